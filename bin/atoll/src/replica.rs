@@ -42,7 +42,7 @@ use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
-use atoll_transport::{Charge, Config, Listing, Recovery, Secrets, Stopwatch, Transport, past};
+use atoll_transport::{Calendar, Charge, Config, Listing, Recovery, Secrets, Stopwatch, Transport, past};
 use atoll_wire::vnet;
 
 use self::listing::{acceptors_of, row};
@@ -168,6 +168,7 @@ impl Replica {
             transport.handle_manager_restarted(now, Epoch(setup.manager_epoch));
         }
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
+        transport.set_calendar(Calendar::new(atoll_sys::time_of_day));
         transport.set_ledger(ledger);
 
         Ok(Replica {

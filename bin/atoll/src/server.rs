@@ -338,7 +338,7 @@ impl ServerProcess {
     /// Sends packets that wait for the supervisor, as many as its socket takes.
     fn send_answers(&mut self) -> io::Result<()> {
         while let Some(packet) = self.answers.front() {
-            match self.control.send(packet, &[]) {
+            match tell(&self.control, packet) {
                 Ok(()) => self.answers.pop_front(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
@@ -592,6 +592,15 @@ pub struct Surroundings {
     pub clock: Clock,
 }
 
+/// Sends a packet to the supervisor. That the supervisor is gone is no error: who serves ends for that, as
+/// soon as it looks at the connection.
+fn tell(supervisor: &unix::Channel, packet: &[u8]) -> io::Result<()> {
+    match supervisor.send(packet, &[]) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent,
+    }
+}
+
 /// Runs a server with the descriptors and the setup of the supervisor until it is stopped. Returns the exit
 /// status of the process.
 pub fn main<R: OwnProcess>(setup: &R::Setup) -> ExitCode {
@@ -656,7 +665,7 @@ impl<R: Role> Process<R> {
         let waiting = Waiting::new(clock, config)?;
         waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
         privileges::confine(config.kind, config.ends_with(), config.becomes, page)?;
-        intake.control.send(UP, &[])?;
+        tell(&intake.control, UP)?;
         let look_at = clock.now();
         Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })
     }
@@ -782,7 +791,7 @@ impl<R: Role> Process<R> {
         }
         if matches!(verdict, Verdict::Leave(_)) {
             // This comes last: from here on a successor may write to the memory of this server.
-            role.server().control.send(LEFT, &[])?;
+            tell(&role.server().control, LEFT)?;
         }
         Ok(())
     }
@@ -885,5 +894,20 @@ pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
             );
             failure::exit_code(shortage)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_sys::unix::Blocking;
+
+    use super::*;
+
+    #[test]
+    fn who_has_nobody_to_tell_goes_on_and_finds_the_end() {
+        let (server, supervisor) = unix::Channel::pair(Blocking::No).unwrap();
+        drop(supervisor);
+        tell(&server, UP).unwrap();
+        assert_eq!(server.receive(&mut [0; 16], &mut Vec::new()).unwrap(), 0);
     }
 }

@@ -106,6 +106,16 @@ fn pinned<R>(object: u32, call: impl FnOnce() -> R) -> R {
 
 /// Binds a socket to an address of the stack: bind(2).
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
+    let is_open_raw = STATE.with(|state| {
+        let socket = state.client.socket(object);
+        socket.is_some_and(|it| it.protocol == Protocol::Raw && !matches!(it.kind, Kind::Fresh))
+    });
+    if is_open_raw {
+        return pinned(object, || {
+            STATE.with(|state| state.client.rename_raw(object, local))?;
+            open_datagrams(object, Endpoint::default())
+        });
+    }
     pinned(object, || bind_pinned(object, local))
 }
 
@@ -137,7 +147,7 @@ fn register_again_pinned(object: u32) -> Result<(), Errno> {
     })?;
     match backlog {
         Some(backlog) => listen_pinned(object, backlog as i32),
-        None if protocol == Protocol::Udp => open_datagrams(object, peer),
+        None if protocol.is_datagram() => open_datagrams(object, peer),
         None => Ok(()),
     }
 }
@@ -156,7 +166,7 @@ fn bind_pinned(object: u32, local: Endpoint) -> Result<(), Errno> {
         state.client.finish_binding(object, &binding, &bound)?;
         state.client.socket(object).map(|socket| socket.protocol).ok_or(Errno::EBADF)
     })?;
-    if protocol == Protocol::Udp { open_datagrams(object, Endpoint::default()) } else { Ok(()) }
+    if protocol.is_datagram() { open_datagrams(object, Endpoint::default()) } else { Ok(()) }
 }
 
 /// Opens a bound datagram socket on every replica, or gives it another peer.
@@ -343,7 +353,7 @@ pub fn close(fd: i32, object: u32) -> bool {
             .client
             .socket(object)
             .and_then(|s| s.options.linger())
-            .filter(|linger| *linger > 0 && is_last);
+            .filter(|linger| *linger > 0 && is_last && state.client.closes_for_all(object));
         if linger.is_none() {
             return Some(Err(close_now(state, fd, object)));
         }
@@ -373,15 +383,16 @@ fn close_now(state: &mut State, fd: i32, object: u32) -> bool {
 
 /// Waits until the peer has acknowledged everything, FIN included: SO_LINGER with a time in `seconds`.
 fn linger_on(object: u32, seconds: u32) {
-    STATE.with(|state| {
+    let _ = STATE.until_turn(|state| {
         if state.client.is_nonblocking(object) {
-            return;
+            return Ok(());
         }
-        let family = state.client.family(object);
-        let Some((stream, _, place)) = state.client.stream(object) else { return };
+        let turn = state.client.turn(object)?;
+        let Some((stream, _, place)) = state.client.stream(object) else { return Ok(()) };
         let _ = stream.shutdown(false, true);
-        drop(family);
+        drop(turn);
         state.client.kick(place);
+        Ok(())
     });
     let _ = block(Some(object), Some(Duration::from_secs(seconds.into())), |state| {
         if state.client.is_nonblocking(object) {
@@ -401,25 +412,28 @@ pub fn connect(object: u32, remote: Endpoint) -> Result<(), Errno> {
     cancellation::point(|| {
         let _call = stats::Call::new(stats::CONNECT);
         let is_udp =
-            STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
+            STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol.is_datagram()));
         if is_udp { connect_datagrams(object, remote) } else { connect_stream(object, remote) }
     })
 }
 
 fn connect_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     ensure_datagrams(object)?;
-    STATE.with(|state| state.client.choose_source(object, remote))?;
+    let remote = STATE.with(|state| {
+        state.client.choose_source(object, remote)?;
+        Ok(state.client.peer_to_connect(object, remote))
+    })?;
     open_datagrams(object, remote)
 }
 
 /// connect(2) with AF_UNSPEC: a datagram socket has no peer any more, a connection is reset.
 pub fn disconnect(object: u32) -> Result<(), Errno> {
-    let is_datagram = STATE.with(|state| {
-        state.client.disconnect(object);
+    let is_datagram = STATE.until_turn(|state| {
+        state.client.disconnect(object)?;
         let is_datagram = state.client.socket(object).is_some_and(|s| matches!(s.kind, Kind::Datagram(_)));
         state.client.forget_source(object);
-        is_datagram
-    });
+        Ok(is_datagram)
+    })?;
     if is_datagram { open_datagrams(object, Endpoint::default()) } else { Ok(()) }
 }
 
@@ -461,5 +475,5 @@ pub fn shutdown(object: u32, how: i32) -> Result<(), Errno> {
         libc::SHUT_RDWR => (true, true),
         _ => return Err(Errno::EINVAL),
     };
-    STATE.with(|state| state.client.shutdown(object, receive, send))
+    STATE.until_turn(|state| state.client.shutdown(object, receive, send))
 }

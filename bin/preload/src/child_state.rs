@@ -11,11 +11,13 @@
 //! under the lock, and asks once more for what is missing. What the next process shall not have after all is
 //! released for it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_base::Duration;
 use atoll_ipc::control::Request;
-use atoll_ipc::{Cause, Command, Event};
+use atoll_ipc::{Command, Event};
 use atoll_sockets::client::object::Place;
 use atoll_sockets::client::platform::Clock;
 
@@ -27,7 +29,7 @@ use crate::space;
 use crate::state::{State, is_away, own};
 use crate::supervisor::Connections;
 
-/// The time that a replica has to register a listener of the next process.
+/// The time that replicas have to register ports and listeners of the next process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often ports that were bound meanwhile are registered without the lock of the state. A program that
@@ -221,6 +223,30 @@ impl Registration {
     }
 }
 
+/// How many commands with each token each replica has still to answer.
+#[derive(Debug, Default)]
+struct Unanswered(BTreeMap<(usize, u32), u32>);
+
+impl Unanswered {
+    fn add(&mut self, replica: usize, token: u32) {
+        *self.0.entry((replica, token)).or_default() += 1;
+    }
+
+    /// Removes one command that a replica has answered. An answer to none of them is left alone.
+    fn remove(&mut self, replica: usize, token: u32) {
+        if let Entry::Occupied(mut left) = self.0.entry((replica, token)) {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl ChildState {
     /// Opens the connection and the session of a next process. `keep` keeps descriptors, to pass them on over
     /// exec.
@@ -262,45 +288,41 @@ impl ChildState {
         true
     }
 
-    /// Registers bound ports, and listeners, in the next process's own session.
+    /// Registers bound ports, and listeners, in the next process's own session, and waits until all replicas
+    /// have answered.
     fn register(&mut self, registrations: Vec<(u32, Registration)>) {
+        let mut unanswered = Unanswered::default();
         for (token, registration) in registrations {
             for (replica, mut command) in registration.commands.iter().copied() {
-                match &mut command {
-                    Command::Bind { token: own, .. } | Command::Listen { token: own, .. } => {
-                        *own = token;
-                        self.ask(replica, token, &command);
-                    }
-                    _ => self.own.session.push(replica, &command),
+                if let Command::Bind { token: own, .. } | Command::Listen { token: own, .. } = &mut command {
+                    *own = token;
+                    unanswered.add(replica, token);
                 }
+                // Each replica takes its commands in their order, and none waits for what another answers.
+                self.own.session.push(replica, &command);
             }
             // What it says of a port that was registered before counts from now on.
             self.registered.retain(|before| before.lease != registration.lease);
             self.registered.push(registration);
         }
+        self.await_answers(unanswered);
     }
 
-    /// Sends a command from the next process's session, and waits for the answer there. Returns whether the
-    /// command succeeded.
-    fn ask(&mut self, replica: usize, token: u32, command: &Command) -> bool {
-        self.own.session.push(replica, command);
+    /// Waits for the answers to commands of the next process's session.
+    fn await_answers(&mut self, mut unanswered: Unanswered) {
         let deadline = self.clock.now() + ANSWER_TIMEOUT;
         loop {
-            let port = self.own.session.replicas_mut()[replica].port_mut();
-            while let Some(event) = port.next_event() {
-                port.publish();
-                match event {
-                    Event::BindReply { token: of, cause, .. }
-                    | Event::ListenReply { token: of, cause, .. }
-                        if of == token =>
-                    {
-                        return cause == Cause::None;
+            for (replica, from) in self.own.session.replicas_mut().iter_mut().enumerate() {
+                let port = from.port_mut();
+                while let Some(event) = port.next_event() {
+                    port.publish();
+                    if let Event::BindReply { token, .. } | Event::ListenReply { token, .. } = event {
+                        unanswered.remove(replica, token);
                     }
-                    _ => {}
                 }
             }
-            if self.clock.now() >= deadline {
-                return false;
+            if unanswered.is_empty() || self.clock.now() >= deadline {
+                return;
             }
             // The ring may have been full.
             self.own.session.send_waiting(self.clock.now());

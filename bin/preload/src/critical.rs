@@ -11,32 +11,16 @@
 //! ```
 //! Without a signal this costs no system call.
 
-use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::signals::{bit, release_signals, send_to_self};
-
-/// What a thread holds. Only the thread itself and its handlers reach it.
-struct Section {
-    /// The number of locks that are held, or waited for.
-    depth: Cell<u32>,
-    /// The signal mask to restore, if a signal has come.
-    mask: Cell<Option<u64>>,
-    /// The signals that came although they should be blocked, a bit each. valgrind(1), which delivers signals
-    /// itself, does not use the mask that a handler leaves: a signal that was sent again would come again, at
-    /// the same instruction, for ever.
-    late: Cell<u64>,
-}
-
-thread_local! {
-    static SECTION: Section =
-        const { Section { depth: Cell::new(0), mask: Cell::new(None), late: Cell::new(0) } };
-}
+use crate::thread::{self, Thread};
 
 /// Begins a section. Sections may be nested.
 #[inline]
 pub fn enter() {
-    SECTION.with(|section| section.depth.set(section.depth.get() + 1));
+    let thread = thread::current();
+    thread.locks.set(thread.locks.get() + 1);
     // A handler that interrupts this thread sees memory in program order.
     compiler_fence(Ordering::SeqCst);
 }
@@ -46,44 +30,46 @@ pub fn enter() {
 #[inline]
 pub fn leave() {
     compiler_fence(Ordering::SeqCst);
-    SECTION.with(|section| {
-        let depth = section.depth.get() - 1;
-        section.depth.set(depth);
-        compiler_fence(Ordering::SeqCst);
-        if depth == 0 && section.mask.get().is_some() {
-            run_handlers(section);
-        }
-    });
+    let thread = thread::current();
+    let locks = thread.locks.get() - 1;
+    thread.locks.set(locks);
+    compiler_fence(Ordering::SeqCst);
+    if locks == 0 && thread.keeps_mask.get() {
+        run_handlers(thread);
+    }
 }
 
 #[cold]
-fn run_handlers(section: &Section) {
+fn run_handlers(thread: &Thread) {
     // No other signal can come before the mask is restored: all are blocked.
-    if let Some(mask) = section.mask.take() {
-        release_signals(mask);
+    if thread.keeps_mask.take() {
+        release_signals(thread.mask.get());
     }
-    let late = section.late.take();
+    let late = thread.late.take();
     (1..=64).filter(|signal| late & bit(*signal) != 0).for_each(send_to_self);
 }
 
 /// Returns whether this thread is in a section.
 pub fn is_inside() -> bool {
-    SECTION.with(|section| section.depth.get() > 0)
+    thread::current().locks.get() > 0
 }
 
 /// Keeps the signal mask of this thread, which is in a section, until the section ends.
 pub fn keep_mask(mask: u64) {
-    SECTION.with(|section| section.mask.set(Some(mask)));
+    let thread = thread::current();
+    thread.mask.set(mask);
+    thread.keeps_mask.set(true);
 }
 
 /// Notes that a signal has come although the mask of this thread is kept, so that it is sent again when the
-/// section ends. Returns false if no mask is kept.
+/// section ends. Returns false if no mask is kept. valgrind(1), which delivers signals itself, does not use
+/// the mask that a handler leaves: a signal that was sent again would come again, at the same instruction,
+/// for ever.
 pub fn note_late(signal: i32) -> bool {
-    SECTION.with(|section| {
-        if section.mask.get().is_none() {
-            return false;
-        }
-        section.late.set(section.late.get() | bit(signal));
-        true
-    })
+    let thread = thread::current();
+    if !thread.keeps_mask.get() {
+        return false;
+    }
+    thread.late.set(thread.late.get() | bit(signal));
+    true
 }

@@ -15,6 +15,7 @@
 //!
 //! * [`trap`]: decides what becomes of a call; [`stubs`]: the ways back into the program
 //! * [`threads`]: which threads have the C library's memory; [`masks`]: SIGSYS is never blocked
+//! * [`rewriting`], [`sites`]: calls of static programs that come here without a trap
 //! * [`guests`]: threads of the program that have memory of their own besides; [`clones`]: what makes
 //!   them; [`endings`]: their ends
 //!
@@ -25,6 +26,8 @@ pub mod clones;
 mod endings;
 pub mod guests;
 pub mod masks;
+pub mod rewriting;
+mod sites;
 mod stacks;
 mod stubs;
 mod threads;

@@ -13,6 +13,10 @@
 //! of another namespace, and the waiter may be the very process that has to reap the dead one. Each thread
 //! has room for one such lock (the list's pending operation), which is enough: a second one at the same time,
 //! or that of a thread without such a list, has bit 29.
+//!
+//! Nobody waits for the lock while it holds the lock of its process's state: the holder may be stopped, and
+//! the other threads of the process have other sockets. A call that does not get the lock leaves the state,
+//! waits ([`Missed::wait`]), and begins again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
@@ -28,8 +32,12 @@ const UNWATCHED: u32 = 1 << 29;
 const DIED: u32 = libc::FUTEX_OWNER_DIED;
 const WAITED_FOR: u32 = libc::FUTEX_WAITERS;
 
-/// The time to sleep between two looks, because a hostile process may prevent the wake-up.
+/// The longest sleep until a lock is free, because a hostile process may prevent the wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The lock that a thread did not get since the last [`take_missed`]: the address of its word, 0 if there is
+/// none, and the word's value. Both are used under the lock of the process's state.
+static MISSED: (AtomicUsize, AtomicU32) = (AtomicUsize::new(0), AtomicU32::new(0));
 
 /// The lock while it is held; dropping it releases the lock.
 #[derive(Debug)]
@@ -40,15 +48,52 @@ pub struct FamilyLock {
 }
 
 impl FamilyLock {
-    /// Waits for the lock whose word is at `at`. Also returns whether the last holder has died.
-    pub fn acquire(memory: ShmMemory, at: usize) -> (FamilyLock, Before) {
-        let mut lock = FamilyLock { memory, at, watched: false };
-        let mut before = Before::Done;
-        if let Some(word) = lock.memory.atomic32(at) {
-            lock.watched = watch(word);
-            before = wait_for(word, thread_number() | if lock.watched { 0 } else { UNWATCHED });
+    /// Takes the lock whose word is at `at`. Also returns whether the last holder has died. Returns `None`
+    /// if another thread holds the lock after a moment: [`take_missed`] knows which one it is. The caller
+    /// holds the lock of the process's state.
+    pub fn acquire(memory: ShmMemory, at: usize) -> Option<(FamilyLock, Before)> {
+        let Some(word) = memory.atomic32(at) else {
+            return Some((FamilyLock { memory, at, watched: false }, Before::Done));
+        };
+        let watched = watch(word);
+        match take(word, thread_number() | if watched { 0 } else { UNWATCHED }) {
+            Ok(before) => Some((FamilyLock { memory, at, watched }, before)),
+            Err(found) => {
+                if watched {
+                    unwatch();
+                }
+                MISSED.0.store(word.as_ptr() as usize, Ordering::Relaxed);
+                MISSED.1.store(found, Ordering::Relaxed);
+                None
+            }
         }
-        (lock, before)
+    }
+}
+
+/// A lock that a thread did not get.
+#[derive(Debug)]
+pub struct Missed {
+    address: usize,
+    value: u32,
+}
+
+/// Returns the lock that a thread did not get since the last call. The caller holds the lock of the process's
+/// state.
+#[inline]
+pub fn take_missed() -> Option<Missed> {
+    let address = MISSED.0.load(Ordering::Relaxed);
+    if address == 0 {
+        return None;
+    }
+    MISSED.0.store(0, Ordering::Relaxed);
+    Some(Missed { address, value: MISSED.1.load(Ordering::Relaxed) })
+}
+
+impl Missed {
+    /// Waits until the lock may be free, for [`LOOK_EVERY`] at most, or until a signal comes. The caller does
+    /// not hold the lock of the process's state. The arena may be gone by now.
+    pub fn wait(self) {
+        crate::instruction::futex_wait_at(self.address, self.value, Some(LOOK_EVERY));
     }
 }
 
@@ -65,16 +110,18 @@ impl Drop for FamilyLock {
     }
 }
 
-fn wait_for(word: &AtomicU32, me: u32) -> Before {
+/// Takes a lock for the holder `me`. Returns how its last holder left it, or the word of a lock that another
+/// thread still holds after [`SPINS`] looks, which says by then that somebody waits.
+fn take(word: &AtomicU32, me: u32) -> Result<Before, u32> {
     let mut spins = 0;
     loop {
         let Err(found) = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) else {
-            return Before::Done;
+            return Ok(Before::Done);
         };
         if found & DIED != 0 || found & UNWATCHED != 0 && spins >= SPINS && is_gone(found & NUMBER) {
             let mine = me | found & WAITED_FOR;
             if word.compare_exchange(found, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Before::Died;
+                return Ok(Before::Died);
             }
         } else if spins < SPINS {
             spins += 1;
@@ -85,13 +132,13 @@ fn wait_for(word: &AtomicU32, me: u32) -> Before {
                 || found != 0
                     && word.compare_exchange(found, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                crate::instruction::futex_wait(word, waited, Some(LOOK_EVERY));
+                return Err(waited);
             }
         }
     }
 }
 
-/// The number of looks before the first sleep.
+/// The number of looks before a thread gives up for now.
 const SPINS: u32 = 200;
 
 /// Returns whether there is no thread of that number in this namespace.
@@ -170,6 +217,31 @@ mod tests {
         ShmMemory::map(&fd, 4096, Access::ReadWrite).expect("mapped")
     }
 
+    /// Takes the lock, however long others hold it.
+    fn acquire(memory: &ShmMemory, at: usize) -> (FamilyLock, Before) {
+        loop {
+            if let Some(taken) = FamilyLock::acquire(memory.clone(), at) {
+                return taken;
+            }
+            let word = memory.atomic32(at).expect("a word");
+            Missed { address: word.as_ptr() as usize, value: word.load(Ordering::Relaxed) }.wait();
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_lock_that_is_held_before_it_has_left_the_state() {
+        let memory = memory();
+        let (held, _) = acquire(&memory, 64);
+        assert!(FamilyLock::acquire(memory.clone(), 64).is_none());
+        assert_eq!(memory.atomic32(64).expect("a word").load(Ordering::Relaxed) & WAITED_FOR, WAITED_FOR);
+        drop(held);
+        let (_held, before) = FamilyLock::acquire(memory.clone(), 64).expect("free");
+        assert_eq!(before, Before::Done);
+        assert!(FamilyLock::acquire(memory.clone(), 128).is_some(), "another lock at the same time");
+        // The arena of a lock may be gone when somebody waits for it.
+        Missed { address: 8, value: 1 }.wait();
+    }
+
     /// Runs `f` in a child, which is dead, and not waited for, when this returns.
     fn in_a_child(f: impl FnOnce()) -> i32 {
         // SAFETY: the child does what is said here, and dies.
@@ -193,10 +265,8 @@ mod tests {
     fn the_lock_of_a_dead_process_is_taken_over_even_if_nobody_has_reaped_it() {
         let memory = memory();
         let child = in_a_child(|| std::mem::forget(FamilyLock::acquire(memory.clone(), 64)));
-        let (lock, before) = FamilyLock::acquire(memory.clone(), 64);
-        assert_eq!(before, Before::Died);
-        drop(lock);
-        assert_eq!(FamilyLock::acquire(memory.clone(), 64).1, Before::Done);
+        assert_eq!(acquire(&memory, 64).1, Before::Died);
+        assert_eq!(acquire(&memory, 64).1, Before::Done);
         // SAFETY: the child of above.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
@@ -211,7 +281,7 @@ mod tests {
         // SAFETY: the child of above. Of the second lock nothing is known before it is gone.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         for at in [64, 128] {
-            assert_eq!(FamilyLock::acquire(memory.clone(), at).1, Before::Died);
+            assert_eq!(acquire(&memory, at).1, Before::Died);
         }
     }
 
@@ -223,7 +293,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let (lock, before) = FamilyLock::acquire(memory.clone(), 64);
+                        let (lock, before) = acquire(&memory, 64);
                         assert_eq!((before, inside.fetch_add(1, Ordering::SeqCst)), (Before::Done, 0));
                         inside.fetch_sub(1, Ordering::SeqCst);
                         drop(lock);

@@ -166,7 +166,7 @@ fn tell_unregistered(protocol: Protocol, local: Endpoint, errno: Errno) {
     };
     let why =
         if why.is_empty() { std::io::Error::from_raw_os_error(errno.0).to_string() } else { why.into() };
-    let protocol = if protocol == Protocol::Tcp { "TCP" } else { "UDP" };
+    let protocol = protocol.name().to_uppercase();
     let (addr, port) = (local.addr, local.port);
     tell(format_args!("is up again, but {protocol} port {port} of {addr} cannot be registered: {why}"));
 }

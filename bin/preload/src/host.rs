@@ -23,6 +23,7 @@ use std::sync::OnceLock;
 use atoll_sys::program::image::{Image, PAGE, Segment};
 
 use crate::beyond::with_room;
+use crate::dispatch::rewriting::{Code, rewrite};
 use crate::futex_lock::FutexLock;
 use crate::instruction::direct;
 use crate::real::sys;
@@ -178,7 +179,30 @@ fn map(image: &Image, file: c_int) -> io::Result<usize> {
     for segment in &image.segments {
         map_segment(segment, base, file)?;
     }
+    let len_of_file = file_len(file);
+    let is_code = |segment: &&Segment| {
+        let access = &segment.access;
+        let end = segment.offset.checked_add(segment.file_len);
+        access.execute && access.read && !access.write && end.is_some_and(|end| end <= len_of_file)
+    };
+    let code = image.segments.iter().filter(is_code).map(|segment| Code {
+        base: base + segment.address as usize,
+        len: segment.file_len as usize,
+        protection: protection(segment),
+    });
+    // SAFETY: mapped just now, from a file that is long enough.
+    unsafe { rewrite(&code.collect::<Vec<_>>(), base + range.start as usize) };
     Ok(base)
+}
+
+/// Returns the length of a file; 0 if that is unknown.
+fn file_len(file: c_int) -> u64 {
+    // SAFETY: all-zero is a valid value, and the kernel fills it.
+    unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        sys!(libc::SYS_fstat, file, &raw mut about);
+        u64::try_from(about.st_size).unwrap_or(0)
+    }
 }
 
 /// The lowest address of programs that may be anywhere, and how many there are to choose from.

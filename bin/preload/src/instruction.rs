@@ -60,10 +60,15 @@ pub fn ring(bell: c_int) {
 
 /// Sleeps while a word of shared memory is as expected: futex(2). Returns also for no reason.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    futex_wait_at(word.as_ptr() as usize, expected, timeout);
+}
+
+/// Sleeps while the word at an address is as expected. Returns at once if there is no such word any more.
+pub fn futex_wait_at(address: usize, expected: u32, timeout: Option<Duration>) {
     let timeout = timeout.map(|t| timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let (word, operation) = (word.as_ptr() as c_long, libc::FUTEX_WAIT.into());
-    // SAFETY: a word that outlives the call, and a time or null.
+    let (word, operation) = (address as c_long, libc::FUTEX_WAIT.into());
+    // SAFETY: the kernel reads the word, and fails with EFAULT if it cannot; a time or null.
     unsafe { direct(libc::SYS_futex, [word, operation, expected.into(), timeout as c_long, 0, 0]) };
 }
 

@@ -19,7 +19,8 @@
 //! * [`cancellation`], [`sleepers`]: threads that are cancelled; [`confinement`]: processes under seccomp
 //! * [`dispatch`]: system calls that are made past the C library's functions; [`instruction`]: this library's
 //!   own
-//! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory
+//! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory;
+//!   [`thread`]: words of each thread
 //! * [`interfaces`], [`netlink`], [`netlink_end`], [`proc_net`]: what a program is shown of the network
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
 //!   without system call
@@ -94,6 +95,7 @@ mod streams;
 mod supervisor;
 mod symbols;
 mod table;
+mod thread;
 mod transfer;
 mod under_way;
 mod unserved;

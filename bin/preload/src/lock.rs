@@ -2,7 +2,8 @@
 //!
 //! Commands that found no room in a replica's ring wait in the session's outboxes
 //! ([`atoll_sockets::outbox`]). The thread that sent them waits as well, but without the lock, so that other
-//! threads go on.
+//! threads go on. A call that needs a turn in an arena that several processes use ([`crate::family`]) waits
+//! for it without the lock, too.
 //!
 //! ```text
 //!   under the lock          push: on the ring; if that is full, into the outbox, and the client owes
@@ -15,7 +16,9 @@
 //! the next command.
 
 use atoll_sockets::client::object::Owner;
+use atoll_sockets::{Errno, Failure};
 
+use crate::family::{Missed, take_missed};
 use crate::futex_lock::FutexLock;
 use crate::hang_up;
 use crate::real::{count_system_call, sys};
@@ -33,21 +36,58 @@ impl StateLock {
     /// Afterwards it may wait until commands of this thread are sent, and handlers of SIGURG may run.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let (mut owes, mut has_signals) = (false, false);
+        self.with_or_missed(f).0
+    }
+
+    /// Does what [`StateLock::with`] does. Also returns whether another process of a family had its turn in
+    /// an arena: that one has had a moment to finish by then.
+    #[inline]
+    fn with_or_missed<R>(&self, f: impl FnOnce(&mut State) -> R) -> (R, bool) {
+        let (mut owes, mut has_signals, mut missed) = (false, false, None);
         let result = self.0.with(|state| {
             let result = f(state);
             (owes, has_signals) = (state.client.take_owed(), state.client.has_signals());
+            missed = take_missed();
             result
         });
-        if owes | has_signals {
-            self.finish(owes, has_signals);
+        let has_missed = missed.is_some();
+        if owes | has_signals | has_missed {
+            self.finish(owes, has_signals, missed);
         }
-        result
+        (result, has_missed)
+    }
+
+    /// Runs `step` as [`StateLock::with`] does, and again while it would block and another process of a
+    /// family has its turn, [`TURNS`] times at most: a call that must not block comes back nevertheless.
+    #[inline]
+    pub fn in_turn<R>(&self, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Failure> {
+        for _ in 1..TURNS {
+            match self.with_or_missed(&mut step) {
+                (Err(Failure::WouldBlock), true) => {}
+                (result, _) => return result,
+            }
+        }
+        self.with(step)
+    }
+
+    /// Runs `step` as [`StateLock::with`] does, and again until it had its turn, for a call that cannot say
+    /// that it would block: it waits as long as another process of the family is stopped in its turn.
+    pub fn until_turn<R>(&self, mut step: impl FnMut(&mut State) -> Result<R, Failure>) -> Result<R, Errno> {
+        loop {
+            match self.with(&mut step) {
+                Ok(result) => return Ok(result),
+                Err(Failure::Error(errno)) => return Err(errno),
+                Err(Failure::WouldBlock) => hang_up::mend(),
+            }
+        }
     }
 
     /// Does what a call has left to do without the lock.
     #[cold]
-    fn finish(&self, owes: bool, has_signals: bool) {
+    fn finish(&self, owes: bool, has_signals: bool, missed: Option<Missed>) {
+        if let Some(missed) = missed {
+            missed.wait();
+        }
         if owes {
             settle();
         }
@@ -95,17 +135,24 @@ pub fn settle() -> bool {
             hang_up::look();
         }
         crate::instruction::yield_now();
-        let (hopes, waits) = STATE.0.with(|state| (state.client.send_waiting(), state.client.has_waiting()));
+        let (hopes, waits, missed) =
+            STATE.0.with(|state| (state.client.send_waiting(), state.client.has_waiting(), take_missed()));
         if !waits {
             return true;
         }
         if !hopes {
             return false;
         }
-        pause();
+        match missed {
+            Some(missed) => missed.wait(),
+            None => pause(),
+        }
     }
     false
 }
+
+/// How often a step is run that another process of the family leaves no turn: about a tenth of a second.
+const TURNS: u32 = 5;
 
 /// After so many milliseconds in which there was no room, the stack may be gone.
 const LOOK_EVERY: u32 = 20;

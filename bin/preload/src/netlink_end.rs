@@ -9,7 +9,7 @@ use crate::real::{count_system_call, sys};
 use crate::table::Internal;
 
 /// Whether the process has had a netlink socket of this library: other programs pay nothing for them.
-static ANY: AtomicBool = AtomicBool::new(false);
+pub static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The first of the numbers of a process's further sockets; its first socket has the number of the process.
 const FURTHER_PORTS: u32 = 0xf000_0000;

@@ -27,9 +27,14 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
 fn receive_specially(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     let _call = stats::Call::new(stats::RECEIVE);
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(Errno::EAGAIN);
+        return transfer::receive_fault(object, parts);
     }
-    let is_udp = STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
+    let protocol = STATE.with(|state| state.client.socket(object).map(|socket| socket.protocol));
+    if protocol.is_some_and(Protocol::is_icmp) {
+        // ping_recvmsg, raw_recvmsg
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let is_udp = protocol == Some(Protocol::Udp);
     // udp(7): datagrams have no urgent data.
     if is_udp {
         transfer::receive(object, parts, flags & !libc::MSG_OOB)

@@ -2,6 +2,8 @@
 //! ([`atoll_sockets::options`]); groups, and options for which replicas are asked, are here. See socket(7),
 //! tcp(7), ip(7).
 
+use std::sync::atomic::AtomicBool;
+
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::Info;
 use atoll_ipc::{Command, tcp_state};
@@ -21,7 +23,15 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     if multicast::is_option(level, name) {
         return groups::set(object, level, name, value);
     }
-    STATE.with(|state| state.client.set_option(object, level, name, value))
+    let result = STATE.until_turn(|state| state.client.set_option(object, level, name, value));
+    if result.is_err() && (level, name) == (libc::IPPROTO_IP, libc::IP_HDRINCL) {
+        static IS_TOLD: AtomicBool = AtomicBool::new(false);
+        crate::complain_once(
+            &IS_TOLD,
+            format_args!("libatoll: the stack writes the headers of IP itself (IP_HDRINCL fails)\n"),
+        );
+    }
+    result
 }
 
 /// Returns the octets of an option's value: getsockopt(2).
@@ -76,7 +86,7 @@ fn connection_info(object: u32) -> Option<Info> {
 /// Returns the value of `TCP_INFO`.
 fn info_value(object: u32) -> Result<Value, Errno> {
     let state = STATE.with(|state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
-        Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
+        Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
         Some((Kind::Listening(_), _)) => Ok(tcp_state::LISTEN),
         _ => Ok(match state.client.stream(object) {
             Some((stream, ..)) if !stream.is_closed() => tcp_state::ESTABLISHED,

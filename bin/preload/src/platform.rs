@@ -30,7 +30,7 @@ impl Platform for Linux {
     type Clock = StackClock;
     type Kernel = KernelSet;
 
-    fn lock_family(memory: &ShmMemory, at: usize) -> (FamilyLock, Before) {
+    fn lock_family(memory: &ShmMemory, at: usize) -> Option<(FamilyLock, Before)> {
         FamilyLock::acquire(memory.clone(), at)
     }
 }
@@ -58,5 +58,9 @@ impl Clock for StackClock {
     #[inline]
     fn now(&self) -> Instant {
         self.0.now()
+    }
+
+    fn time_of_day(&self) -> u64 {
+        atoll_sys::time_of_day()
     }
 }

@@ -1,6 +1,5 @@
 //! Calls the functions of the C library that this library replaces: dlsym(3), RTLD_NEXT.
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -10,6 +9,8 @@ use libc::{
     posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
     ssize_t, timespec, timeval, uid_t,
 };
+
+use crate::thread;
 
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => { $(
@@ -204,6 +205,7 @@ real! {
     fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;
     fn if_nameindex() -> *mut libc::if_nameindex;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn capset(header: *mut c_void, data: *const c_void) -> c_int;
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     fn pthread_create(
         thread: *mut pthread_t, attributes: *const libc::pthread_attr_t,
@@ -247,11 +249,6 @@ macro_rules! sys {
 }
 pub(crate) use sys;
 
-thread_local! {
-    /// The number of system calls that this library made in this thread, for the count of calls without any.
-    pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
-}
-
 /// Creates a socket of the kernel, with the words by which the filter of programs on a stack lets it through:
 /// socket(2).
 pub fn kernel_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -263,7 +260,8 @@ pub fn kernel_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 /// Counts a system call of this thread.
 #[inline]
 pub fn count_system_call() {
-    SYSTEM_CALLS.set(SYSTEM_CALLS.get().wrapping_add(1));
+    let count = &thread::current().system_calls;
+    count.set(count.get().wrapping_add(1));
 }
 
 /// Returns the last error of the C library in this thread.

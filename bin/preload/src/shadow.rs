@@ -75,6 +75,8 @@ pub struct Shadow {
     /// The lowest address of the stack for the handler of SIGSYS, while the program has none for signals: see
     /// [`Shadow::set_alternate`].
     pub alternate: AtomicUsize,
+    /// The end and the length of the stack for signals that the kernel uses.
+    pub signals: [AtomicUsize; 2],
     /// Whether the thread is to end when its call is over.
     pub is_ending: AtomicUsize,
     /// Whether the thread is the process's first one, which pthread_create(3) has not made.
@@ -93,6 +95,8 @@ pub const LIBRARY_FS: usize = offset_of!(Shadow, library_fs);
 pub const PROGRAM_FS: usize = offset_of!(Shadow, program_fs);
 pub const STACK: usize = offset_of!(Shadow, stack);
 pub const IS_ENDING: usize = offset_of!(Shadow, is_ending);
+pub const SIGNALS_END: usize = offset_of!(Shadow, signals);
+pub const SIGNALS_LEN: usize = SIGNALS_END + size_of::<usize>();
 
 /// The length of a stack on which calls of a guest are carried out.
 pub const STACK_LEN: usize = 256 << 10;
@@ -117,6 +121,7 @@ impl Shadow {
             program_fs: AtomicUsize::new(0),
             stack: AtomicUsize::new(0),
             alternate: AtomicUsize::new(0),
+            signals: [const { AtomicUsize::new(0) }; 2],
             is_ending: AtomicUsize::new(0),
             is_first: AtomicBool::new(false),
             clear_at_end: AtomicUsize::new(0),
@@ -175,6 +180,12 @@ impl Shadow {
         let words = [new as c_long, &raw mut before as c_long, 0, 0, 0, 0];
         // SAFETY: valid, or null. Memory of ours lives as long as the thread.
         let result = unsafe { direct(libc::SYS_sigaltstack, words) };
+        // SAFETY: as above.
+        let now = unsafe { new.as_ref() }.filter(|_| result == 0);
+        if let Some(now) = now {
+            self.signals[0].store(now.ss_sp as usize + now.ss_size, Ordering::Relaxed);
+            self.signals[1].store(now.ss_size, Ordering::Relaxed);
+        }
         if result == 0 && !old.is_null() {
             if before.ss_sp == ours.ss_sp {
                 let none = stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };

@@ -49,6 +49,15 @@ pub fn release_signals(before: u64) {
     };
 }
 
+/// Lets the running thread take a signal.
+pub fn unblock_signal(signal: i32) {
+    let mask = bit(signal);
+    // SAFETY: a mask of the kernel's size, 8.
+    unsafe {
+        sys!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const mask, std::ptr::null_mut::<u64>(), 8)
+    };
+}
+
 /// Returns the signals that wait to be delivered, a bit each: sigpending(2).
 pub fn pending_signals() -> u64 {
     let mut pending = 0u64;

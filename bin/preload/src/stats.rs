@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dispatch;
 use crate::platform::Client;
-use crate::real::SYSTEM_CALLS;
+use crate::thread;
 
 /// The index of a kind of call.
 pub type Kind = usize;
@@ -48,7 +48,7 @@ pub struct Call {
 impl Call {
     #[inline]
     pub fn new(kind: Kind) -> Call {
-        Call { kind, before: SYSTEM_CALLS.get() }
+        Call { kind, before: thread::current().system_calls.get() }
     }
 }
 
@@ -57,7 +57,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         let [calls, with] = &COUNTS[self.kind];
         calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        if SYSTEM_CALLS.get() != self.before {
+        if thread::current().system_calls.get() != self.before {
             with.store(with.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }

@@ -23,7 +23,7 @@ const CLOSE_ON_EXEC: u32 = 1 << 31;
 const OBJECT: u32 = (1 << 30) - 1;
 
 /// The table: four megabytes of zeros, of which only touched pages exist.
-static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
+pub static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 /// One more than the highest number that was ever not the kernel's, for loops over all.
 static END: AtomicU32 = AtomicU32::new(0);
 /// The number of descriptors that are objects.

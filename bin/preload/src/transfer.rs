@@ -82,58 +82,76 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
         dont_wait: flags & libc::MSG_DONTWAIT != 0,
     };
     let mut done = 0;
+    // What is known of a datagram goes round the results of this call, in which it would be copied each time.
+    let mut about = Received::default();
     let mut step =
         |state: &mut State| match state.client.socket(object).map(|socket| (&socket.kind, socket.protocol)) {
             Some((Kind::Stream(..), _)) => {
                 state.client.receive_octets(object, || parts.targets(), want, how, &mut done)
             }
-            Some((Kind::Datagram(_), _)) => state.client.receive_datagram(object, || parts.targets(), how),
+            Some((Kind::Datagram(_), _)) => {
+                about = state.client.receive_datagram(object, || parts.targets(), how)?;
+                Ok(about.len)
+            }
             // recv(2) on a datagram socket without a port waits for what never comes.
-            Some((_, Protocol::Udp)) => Err(Failure::WouldBlock),
+            Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(Failure::WouldBlock),
             Some(_) => Err(Errno::ENOTCONN.into()),
             None => Err(Errno::EINVAL.into()),
         };
     // This is the fast path: no clock, no timeout, one lock.
-    let first = STATE.with(|state| {
+    let first = STATE.in_turn(|state| {
         let mut result = step(state);
         // Octets are there as soon as they are shown in the slot; what else there may be comes by an event.
         if matches!(result, Err(Failure::WouldBlock)) && state.client.drain() {
             result = step(state);
         }
         match result {
-            Ok(received) => Ok(Now::Done(received)),
-            Err(Failure::Error(errno)) => Err(errno),
+            Ok(len) => Ok(Now::Done(len)),
             Err(Failure::WouldBlock)
-                if flags & libc::MSG_DONTWAIT != 0 || state.client.is_nonblocking(object) =>
+                if flags & libc::MSG_DONTWAIT == 0 && !state.client.is_nonblocking(object) =>
             {
-                Err(Errno::EAGAIN)
+                let options = state.client.socket(object).map(|socket| &socket.options);
+                Ok(Now::Wait(options.map_or(0, |options| options.value(Name::ReceiveTimeout))))
             }
-            Err(Failure::WouldBlock) => Ok(Now::Wait(
-                state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout)),
-            )),
+            Err(failure) => Err(failure),
         }
     });
     let result = match first {
-        Ok(Now::Done(received)) => return Ok(received),
+        Ok(Now::Done(len)) => return Ok(Received { len, ..about }),
         Ok(Now::Wait(timeout)) => {
             block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step)
         }
-        Err(errno) => {
+        Err(failure) => {
             hang_up::after_nothing();
-            Err(errno)
+            Err(failure.errno())
         }
     };
     // MSG_WAITALL: what came before the wait ended is the result.
-    match result {
+    let result = match result {
         Err(_) if how.peek && how.wait_all => {
             let how = Receiving { dont_wait: true, ..how };
             let there = STATE
                 .with(|state| state.client.receive_octets(object, || parts.targets(), want, how, &mut 0));
             there.or(result)
         }
-        Err(_) if done > 0 => Ok(Received { len: done, ..Received::default() }),
+        Err(_) if done > 0 => Ok(done),
         result => result,
-    }
+    };
+    result.map(|len| Received { len, ..about })
+}
+
+/// Receives a network error about something that was sent: recvmsg(2) with MSG_ERRQUEUE, which never waits.
+pub fn receive_fault(object: u32, parts: &Parts<'_>) -> Result<Received, Errno> {
+    STATE.with(|state| {
+        let mut result = state.client.receive_fault(object, parts.targets());
+        if matches!(result, Err(Failure::WouldBlock)) && state.client.drain() {
+            result = state.client.receive_fault(object, parts.targets());
+        }
+        result.map_err(|failure| match failure {
+            Failure::Error(errno) => errno,
+            Failure::WouldBlock => Errno::EAGAIN,
+        })
+    })
 }
 
 /// Sends octets or a datagram: send(2), write(2), sendto(2), sendmsg(2).
@@ -143,7 +161,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
     let _call = stats::Call::new(stats::SEND);
     let want = parts.len();
     if flags & libc::MSG_OOB != 0
-        && STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol == Protocol::Udp))
+        && STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol.is_datagram()))
     {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -154,7 +172,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
             Some((Kind::Stream(..), _)) => {
                 state.client.send_octets(object, || parts.sources(), want, how, &mut done)
             }
-            Some((_, Protocol::Udp)) => Err(NOT_A_STREAM.into()),
+            Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(NOT_A_STREAM.into()),
             // send(2) fails so on a stream socket that was never connected.
             Some(_) => Err(Errno::EPIPE.into()),
             None => Err(Errno::EINVAL.into()),
@@ -182,7 +200,7 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
     let mut done = 0;
     let result = send_loop(object, 0, |state| {
         loop {
-            let family = state.client.family(object);
+            let turn = state.client.turn(object)?;
             let Some((stream, local, place)) = state.client.stream(object) else {
                 return Err(Errno::EPIPE.into());
             };
@@ -193,7 +211,7 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
                 Ok(room) => room,
                 Err(failure) => {
                     let starved = std::mem::take(&mut local.starved);
-                    drop(family);
+                    drop(turn);
                     if starved && state.client.find_memory(object) {
                         continue;
                     }
@@ -235,7 +253,7 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
                 }
             }
             stream.commit(&room, filled);
-            drop(family);
+            drop(turn);
             done += filled;
             state.client.after_sending(object, place, filled, false);
             if ended {
@@ -278,7 +296,7 @@ fn send_loop(
     flags: i32,
     mut step: impl FnMut(&mut State) -> Result<(), Failure>,
 ) -> Result<(), Errno> {
-    let first = STATE.with(|state| {
+    let first = STATE.in_turn(|state| {
         let mut result = step(state);
         if matches!(result, Err(Failure::WouldBlock)) {
             state.client.drain();
@@ -286,15 +304,13 @@ fn send_loop(
         }
         match result {
             Ok(()) => Ok(Now::Done(())),
-            Err(Failure::Error(errno)) => Err(errno),
             Err(Failure::WouldBlock)
-                if flags & libc::MSG_DONTWAIT != 0 || state.client.is_nonblocking(object) =>
+                if flags & libc::MSG_DONTWAIT == 0 && !state.client.is_nonblocking(object) =>
             {
-                Err(Errno::EAGAIN)
+                let options = state.client.socket(object).map(|socket| &socket.options);
+                Ok(Now::Wait(options.map_or(0, |options| options.value(Name::SendTimeout))))
             }
-            Err(Failure::WouldBlock) => {
-                Ok(Now::Wait(state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout))))
-            }
+            Err(failure) => Err(failure),
         }
     });
     match first {
@@ -302,9 +318,9 @@ fn send_loop(
         Ok(Now::Wait(timeout)) => {
             block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step)
         }
-        Err(errno) => {
+        Err(failure) => {
             hang_up::after_nothing();
-            Err(errno)
+            Err(failure.errno())
         }
     }
 }

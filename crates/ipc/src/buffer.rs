@@ -197,6 +197,8 @@ impl Extents {
 
     /// Reads the rings that the other side published at `at`, for an area of `units` units. Returns `None`
     /// for a state that no correct writer publishes.
+    // On the fast path of a program a call more, and its result once more, are felt.
+    #[inline(always)]
     pub fn load<M: Memory>(memory: &M, at: usize, units: u32) -> Option<Extents> {
         for _ in 0..READ_ATTEMPTS {
             let version = memory.load32_acquire(at);
@@ -204,13 +206,14 @@ impl Extents {
             let raw = Extents { current: load_extent(memory, copy, 0), old: load_extent(memory, copy, 1) };
             memory.fence();
             if memory.load32(at) == version {
-                let valid = [raw.current, raw.old].into_iter().flatten().all(|e| e.is_within(units));
-                let ordered = match (raw.current, raw.old) {
-                    (Some(current), Some(old)) => old.base <= current.base,
-                    (None, Some(_)) => false,
-                    _ => true,
+                let valid = match (raw.current, raw.old) {
+                    (Some(current), Some(old)) => {
+                        current.is_within(units) && old.is_within(units) && old.base <= current.base
+                    }
+                    (Some(current), None) => current.is_within(units),
+                    (None, old) => old.is_none(),
                 };
-                return (valid && ordered).then_some(raw);
+                return valid.then_some(raw);
             }
             core::hint::spin_loop();
         }
@@ -224,6 +227,7 @@ const fn copy_at(at: usize, version: u32) -> usize {
 }
 
 /// Reads the current (0) or old (1) ring of a copy.
+#[inline]
 fn load_extent<M: Memory>(memory: &M, copy: usize, i: usize) -> Option<Extent> {
     let place = memory.load32(copy + PLACES + i * 4);
     (place != 0).then(|| Extent {
@@ -273,6 +277,7 @@ mod tests {
 
     use super::*;
     use crate::memory::HeapMemory;
+    use crate::memory::mortal::Mortal;
     use crate::pool::{CONTROL_BYTES, Pool};
 
     const UNITS: u32 = 512;
@@ -371,68 +376,6 @@ mod tests {
         }
     }
 
-    /// Memory that performs a number of stores, and drops those after: a writer that was preempted or has
-    /// died.
-    struct Interrupted {
-        memory: HeapMemory,
-        stores_left: Cell<usize>,
-    }
-
-    impl Interrupted {
-        fn goes_through(&self) -> bool {
-            let left = self.stores_left.get();
-            self.stores_left.set(left.saturating_sub(1));
-            left > 0
-        }
-    }
-
-    impl Memory for Interrupted {
-        fn len(&self) -> usize {
-            self.memory.len()
-        }
-        fn load32(&self, at: usize) -> u32 {
-            self.memory.load32(at)
-        }
-        fn load32_acquire(&self, at: usize) -> u32 {
-            self.memory.load32(at)
-        }
-        fn store32(&self, at: usize, value: u32) {
-            if self.goes_through() {
-                self.memory.store32(at, value);
-            }
-        }
-        fn store32_release(&self, at: usize, value: u32) {
-            self.store32(at, value);
-        }
-        fn load64(&self, at: usize) -> u64 {
-            self.memory.load64(at)
-        }
-        fn load64_acquire(&self, at: usize) -> u64 {
-            self.memory.load64(at)
-        }
-        fn store64(&self, at: usize, value: u64) {
-            if self.goes_through() {
-                self.memory.store64(at, value);
-            }
-        }
-        fn store64_release(&self, at: usize, value: u64) {
-            self.store64(at, value);
-        }
-        fn fetch_and64(&self, _: usize, _: u64) -> u64 {
-            unreachable!("extents are stored")
-        }
-        fn fetch_or64(&self, _: usize, _: u64) -> u64 {
-            unreachable!("extents are stored")
-        }
-        fn read(&self, at: usize, out: &mut [u8]) {
-            self.memory.read(at, out);
-        }
-        fn write(&self, _: usize, _: &[u8]) {
-            unreachable!("extents are stored")
-        }
-        fn fence(&self) {}
-    }
-
     #[test]
     fn a_writer_that_is_interrupted_in_a_store_leaves_what_was_published_before() {
         let ring = |base, unit, log2| Some(Extent { base, unit, log2 });
@@ -444,16 +387,17 @@ mod tests {
             Extents { current: ring(90_000, 3, 11), old: None },
         ];
         for stores in 0.. {
-            let memory = Interrupted { memory: HeapMemory::new(64), stores_left: Cell::new(usize::MAX) };
+            let left = Cell::new(u64::MAX);
+            let memory = Mortal { memory: HeapMemory::new(64), left: &left };
             let mut before = Extents::default();
             let mut interrupted = false;
             for state in &states {
-                memory.stores_left.set(stores);
+                left.set(stores);
                 state.store(&memory, 0);
                 let seen = Extents::load(&memory.memory, 0, UNITS).expect("something that was published");
                 assert!(seen == before || seen == *state, "{seen:?} after {stores} stores of {state:?}");
                 interrupted |= seen != *state;
-                memory.stores_left.set(usize::MAX);
+                left.set(u64::MAX);
                 state.store(&memory, 0);
                 assert_eq!(Extents::load(&memory.memory, 0, UNITS), Some(*state));
                 before = *state;

@@ -9,7 +9,7 @@ use zerocopy::TryFromBytes;
 
 use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered};
 use crate::lease::{Pass, Voucher};
-pub use crate::protocol::Protocol;
+pub use crate::protocol::{DatagramKind, Protocol};
 
 /// The way in which a socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
@@ -59,9 +59,6 @@ pub enum SocketOption {
     TimeToLive = 15,
     /// The value of `IP_TOS`.
     TypeOfService = 16,
-    /// `SO_BROADCAST`, which has no effect: each datagram says whether it may go to a broadcast address
-    /// ([`crate::datagram::Flags`]). Libraries from before 23 November 2026 still send it.
-    Broadcast = 17,
     /// The value of `IPV6_UNICAST_HOPS`.
     UnicastHops = 18,
     /// The value of `IPV6_TCLASS`.
@@ -96,11 +93,50 @@ pub enum SocketOption {
     MulticastInsideV6 = 42,
     /// Whether received datagrams bring [`crate::Details`]: 0 or 1 (datagram sockets).
     Details = 43,
+    /// Whether received datagrams bring [`crate::Details`] that say when they came, and whether errors
+    /// say so: 0 or 1 (datagram sockets; `SO_TIMESTAMP` and its kin).
+    Times = 50,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
     MtuV6 = 48,
+    /// Whether network errors about what the socket has sent come as records into its receive buffer
+    /// ([`crate::datagram::Flags::ERROR`]), in order: 0 or 1 (datagram sockets; `IP_RECVERR`,
+    /// `IPV6_RECVERR`).
+    Errors = 49,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is
     /// off.
     FastOpen = 20,
+    /// The types of ICMP messages 0 to 31 that a raw socket does not get, a bit for each (`ICMP_FILTER`,
+    /// `ICMP6_FILTER`).
+    Filter0 = 56,
+    /// The types 32 to 63 that a raw socket does not get.
+    Filter32 = 57,
+    /// The types 64 to 95 that a raw socket does not get.
+    Filter64 = 58,
+    /// The types 96 to 127 that a raw socket does not get.
+    Filter96 = 59,
+    /// The types 128 to 159 that a raw socket does not get.
+    Filter128 = 60,
+    /// The types 160 to 191 that a raw socket does not get.
+    Filter160 = 61,
+    /// The types 192 to 223 that a raw socket does not get.
+    Filter192 = 62,
+    /// The types 224 to 255 that a raw socket does not get.
+    Filter224 = 63,
+}
+
+impl SocketOption {
+    /// The options about the types of ICMP messages that a raw socket does not get, in the order of the
+    /// types.
+    pub const FILTERS: [SocketOption; 8] = [
+        SocketOption::Filter0,
+        SocketOption::Filter32,
+        SocketOption::Filter64,
+        SocketOption::Filter96,
+        SocketOption::Filter128,
+        SocketOption::Filter160,
+        SocketOption::Filter192,
+        SocketOption::Filter224,
+    ];
 }
 
 numbered!(SocketOption);
@@ -166,6 +202,8 @@ messages! {
         Connect = 7 { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
         /// Opens a datagram socket in `slot`, on every replica, or opens it again with another peer. If
         /// `remote.port` is 0, the socket is unconnected. `v6_only`: see [`Command::Listen`].
+        // The record of this command in a ledger of an older build ends before `kind`, or has a 1 there for
+        // ICMP.
         UdpOpen = 8 {
             slot: SlotId,
             generation: u32,
@@ -174,6 +212,7 @@ messages! {
             remote: Endpoint,
             reuse_port: bool,
             v6_only: bool,
+            kind: DatagramKind,
         },
         /// Asks the replica to read the slot, whose application side has changed.
         Kick = 9 { slot: SlotId, generation: u32 },
@@ -259,7 +298,16 @@ mod tests {
             Command::StopAccepting { lease },
             Command::Claim { slot, generation },
             Command::Connect { slot, generation, lease, local, remote },
-            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: true, v6_only },
+            Command::UdpOpen {
+                slot,
+                generation,
+                lease,
+                local,
+                remote,
+                reuse_port: true,
+                v6_only,
+                kind: DatagramKind::Icmp,
+            },
             Command::Kick { slot, generation },
             Command::Close { slot, generation, mode: CloseMode::Abort },
             Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },

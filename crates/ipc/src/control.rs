@@ -133,6 +133,12 @@ impl User {
         User { uid, ports, ..self }
     }
 
+    /// Returns whether a supervisor has vouched for `port`, or its authority has granted it before: that the
+    /// port needs no privilege does not count.
+    pub fn is_vouched_for(&self, port: u16) -> bool {
+        port != 0 && self.uid != NO_USER && self.ports.contains(&(port, port))
+    }
+
     /// Returns whether the user may bind a socket to `port`; 0 means any free port.
     pub fn may_bind(&self, port: u16) -> bool {
         let is_his = |(first, last): (u16, u16)| (first..=last).contains(&port);

@@ -1,4 +1,4 @@
-//! A datagram in a socket buffer is a record: 24 bytes of head, 24 bytes of details if it has some, the
+//! A datagram in a socket buffer is a record: 24 bytes of head, 32 bytes of details if it has some, the
 //! payload, and padding to 8 bytes.
 //!
 //! The process that writes the buffer may be hostile: the head is copied out and decoded, and only the copy
@@ -7,8 +7,8 @@
 use atoll_base::{Addr, Endpoint};
 use bitflags::bitflags;
 
-use crate::details::DETAILS_BYTES;
-use crate::layout::{Field, part, put, record};
+use crate::details::{DETAILS_BYTES, TimeOfDay};
+use crate::layout::{BadMessage, Field, part, put, record};
 
 record! {
     /// The octets of a head.
@@ -29,13 +29,19 @@ pub const RECORD_ALIGN: u64 = 8;
 /// The largest payload in bytes, which is that over IPv6: 65535 less the header of UDP.
 pub const DATAGRAM_MAX: u32 = 65_527;
 
+/// The largest payload of a record in bytes: a whole packet of IPv4, as raw sockets receive it.
+pub const RECORD_MAX: u32 = 65_535;
+
+/// The octets of the header of an ICMP echo request, with which the payload of its record begins.
+pub const ECHO_HEADER: u32 = 8;
+
 /// The largest payload over IPv4 in bytes.
 pub const DATAGRAM_MAX_V4: u32 = 65_507;
 
 /// The head of one datagram in a socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Bytes of payload, at most [`DATAGRAM_MAX`]. A datagram may be empty.
+    /// Bytes of payload, at most [`RECORD_MAX`]. A datagram may be empty.
     pub len: u32,
     /// The other end: the sender in a receive buffer, the receiver in a send buffer.
     pub peer: Endpoint,
@@ -52,6 +58,67 @@ bitflags! {
         const BROADCAST = 1;
         /// [`crate::Details`] follow the head.
         const DETAILED = 2;
+        /// In a receive buffer, the payload is a [`Fault`] about something that was sent to the peer. Only
+        /// sockets that have asked for such records ([`crate::SocketOption::Errors`]) get them.
+        const ERROR = 4;
+    }
+}
+
+record! {
+    /// A network error about a packet of a socket: what recvmsg(2) with MSG_ERRQUEUE tells.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Fault {
+        /// The host that reports the error.
+        pub reporter: Addr,
+        /// The MTU of the next link if the packet was too large; 0 otherwise.
+        pub info: u32,
+        /// The type and the code of the ICMP message, or of the ICMPv6 message if the packet was one of IPv6.
+        pub kind: u8,
+        /// The code of the message.
+        pub code: u8; 2 unused,
+        /// The first octets of the packet's transport header, in their order.
+        pub quoted: Quotation,
+        /// When the message came, in nanoseconds since 1970, if the socket has asked for that
+        /// ([`crate::SocketOption::Times`]); otherwise 0.
+        pub came: u64,
+    }
+}
+
+/// The first octets of a transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quotation(pub [u8; 8]);
+
+impl Field for Quotation {
+    type Octets = [u8; 8];
+
+    fn write(&self) -> [u8; 8] {
+        self.0
+    }
+
+    fn read(octets: &[u8; 8]) -> Result<Quotation, BadMessage> {
+        Ok(Quotation(*octets))
+    }
+}
+
+/// The length of an encoded [`Fault`] in octets.
+pub const FAULT_BYTES: usize = size_of::<<Fault as Field>::Octets>();
+
+impl Fault {
+    /// Encodes the fault.
+    pub fn encode(&self) -> [u8; FAULT_BYTES] {
+        let mut octets = [0; FAULT_BYTES];
+        put(&mut octets, 0, &self.write());
+        octets
+    }
+
+    /// Returns when the message came, if that is known.
+    pub fn came(&self) -> Option<TimeOfDay> {
+        TimeOfDay::from_nanos(self.came)
+    }
+
+    /// Decodes a fault, for which all octets stand for one.
+    pub fn decode(octets: &[u8; FAULT_BYTES]) -> Result<Fault, BadMessage> {
+        Fault::read(part(octets, 0)?)
     }
 }
 
@@ -69,10 +136,10 @@ pub enum BadRecord {
     Reserved,
 }
 
-/// Encodes the head of `record`. A `len` beyond [`DATAGRAM_MAX`] is a bug of the caller, and makes the reader
+/// Encodes the head of `record`. A `len` beyond [`RECORD_MAX`] is a bug of the caller, and makes the reader
 /// refuse the record.
 pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
-    debug_assert!(record.len <= DATAGRAM_MAX);
+    debug_assert!(record.len <= RECORD_MAX);
     let Endpoint { addr, port } = record.peer;
     let head = Head { len: record.len, port, flags: record.flags.bits(), addr };
     let mut bytes = [0; RECORD_LEN];
@@ -85,7 +152,7 @@ pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
 pub fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
     let head = part(bytes, 0).and_then(Head::read).map_err(|_| BadRecord::Incomplete)?;
     let flags = Flags::from_bits(head.flags).ok_or(BadRecord::Reserved)?;
-    if head.len > DATAGRAM_MAX {
+    if head.len > RECORD_MAX {
         return Err(BadRecord::TooLong);
     }
     let record = Record { len: head.len, peer: Endpoint::at(head.addr, head.port), flags };

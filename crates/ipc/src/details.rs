@@ -4,6 +4,8 @@
 //! Details stand between the header of a record and its payload. They are there where a socket has asked for
 //! them ([`crate::SocketOption::Details`]), and where a call has given some with its datagram.
 
+use core::num::NonZeroU64;
+
 use atoll_base::Addr;
 
 use bitflags::bitflags;
@@ -20,6 +22,7 @@ record! {
         known: u8,
         link: u8,
         reserved: u32,
+        came: u64,
     }
 }
 
@@ -47,6 +50,31 @@ pub struct Details {
     pub ttl: Option<u8>,
     /// The link over which the packet came, or over which a datagram to a group is to leave.
     pub link: Option<Link>,
+    /// When the packet came, in a receive buffer, if the socket has asked for that
+    /// ([`crate::SocketOption::Times`]).
+    pub came: Option<TimeOfDay>,
+}
+
+/// A moment on the clock of the day (CLOCK_REALTIME, clock_gettime(2)), in nanoseconds since 1970. The moment
+/// 0 does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeOfDay(NonZeroU64);
+
+impl TimeOfDay {
+    /// Returns the moment so many nanoseconds after the start of 1970; `None` for 0.
+    pub fn from_nanos(nanos: u64) -> Option<TimeOfDay> {
+        NonZeroU64::new(nanos).map(TimeOfDay)
+    }
+
+    /// Returns the nanoseconds since the start of 1970.
+    pub const fn as_nanos(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// Returns a moment that may be unknown as it is written: 0 stands for none.
+fn nanos_of(moment: Option<TimeOfDay>) -> u64 {
+    moment.map_or(0, TimeOfDay::as_nanos)
 }
 
 /// The links of a stack, as programs tell them apart.
@@ -74,6 +102,7 @@ impl Details {
             known: known.bits(),
             link: self.link.map_or(0, |link| link as u8),
             reserved: 0,
+            came: nanos_of(self.came),
         };
         let mut octets = [0; DETAILS_BYTES];
         put(&mut octets, 0, &written.write());
@@ -97,6 +126,7 @@ impl Details {
             tos: tos.then_some(written.tos),
             ttl: ttl.then_some(written.ttl),
             link,
+            came: TimeOfDay::from_nanos(written.came),
         })
     }
 }
@@ -111,8 +141,10 @@ mod tests {
         for tos in [None, Some(0), Some(255)] {
             for ttl in [None, Some(0), Some(64)] {
                 for link in [None, Some(Link::Inside), Some(Link::Outside)] {
-                    let details = Details { own, tos, ttl, link };
-                    assert_eq!(Details::decode(&details.encode()), Ok(details));
+                    for came in [None, TimeOfDay::from_nanos(1)] {
+                        let details = Details { own, tos, ttl, link, came };
+                        assert_eq!(Details::decode(&details.encode()), Ok(details));
+                    }
                 }
             }
         }
@@ -121,10 +153,11 @@ mod tests {
     #[test]
     fn details_have_these_octets() {
         let own = Addr::from_octets(core::array::from_fn(|at| 0x10 + at as u8));
-        let details = Details { own, tos: Some(5), ttl: Some(6), link: Some(Link::Outside) };
+        let came = TimeOfDay::from_nanos(0x0807_0605_0403_0201);
+        let details = Details { own, tos: Some(5), ttl: Some(6), link: Some(Link::Outside), came };
         let octets = [
             0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f,
-            5, 6, 3, 2, 0, 0, 0, 0,
+            5, 6, 3, 2, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8,
         ];
         assert_eq!(details.encode(), octets);
     }

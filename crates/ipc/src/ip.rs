@@ -36,8 +36,9 @@ messages! {
         /// A TS has started, and asks for the network. Lost: impossible, because a full ring is offered the
         /// message again. Repeated: harmless.
         Hello = 0,
-        /// A TS wants packets to a group, or no more of them. Lost: impossible, as for Hello. Repeated:
-        /// harmless.
+        /// A TS wants packets to a group, or no more of them. The unspecified address of a family stands for
+        /// the messages of its ICMP that the IP server handles itself: raw sockets hear them. Lost:
+        /// impossible, as for Hello. Repeated: harmless.
         Group = 1 { group: Addr, joins: bool },
         /// The way to a destination takes packets of this size only (see `Message::Path`). Lost: echo replies
         /// may be too large.
@@ -46,7 +47,8 @@ messages! {
         /// counts. An IP server takes only the IPv4 address from another one.
         Network = 3 { news: Box<NetworkNews> },
         /// No station takes this packet of the TS, nor others to the same destination. `protocol` is 0 if the
-        /// packet has no ports, as later fragments. Lost: connections time out instead.
+        /// packet has no ports, as later fragments. An echo request has its identifier as own port, and its
+        /// number as `seq`. Lost: connections time out instead.
         Unreachable = 4 { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
         /// An IPv4 neighbour has this station (see `Message::Neighbour`). `learned` says that every receiver
         /// may believe it. Lost: the other IP server asks for itself.
@@ -121,7 +123,7 @@ impl IpMessage {
         let mut bytes = bytes.to_vec();
         if let IpBody::Network { news } = &self.body {
             bytes.extend(news.routers.iter().take(ROUTERS_MAX).flat_map(|addr| addr.octets()));
-            bytes.extend(news.network.octets(RECORD_VERSION));
+            bytes.extend(news.network.octets());
         }
         bytes
     }
@@ -145,9 +147,6 @@ impl IpMessage {
         if rest.is_empty() { Ok(IpMessage { epoch, body }) } else { Err(BadMessage) }
     }
 }
-
-/// The version of the record in a message: it is whole.
-const RECORD_VERSION: u32 = 2;
 
 const _: () = assert!(IP_BYTES_MAX <= crate::mesh::PAYLOAD_MAX);
 

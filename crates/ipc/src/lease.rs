@@ -65,7 +65,8 @@ record! {
         pub uid: u32,
         /// The protocol of the port.
         pub protocol: Protocol,
-        /// A port below the unprivileged ones that the user may have; 0 for none.
+        /// A port below the unprivileged ones that the user may have; 0 for none. For
+        /// [`Protocol::Raw`], its port if the user may have raw sockets.
         pub port: u16,
     }
 }

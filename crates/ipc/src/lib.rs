@@ -60,4 +60,4 @@ pub use message::Message;
 pub use tally::Tally;
 
 /// The version of every layout in this crate. A process that meets another version refuses to attach.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;

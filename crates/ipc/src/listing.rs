@@ -21,7 +21,7 @@ record! {
         pub local: Endpoint,
         /// The other end; zero if there is none.
         pub remote: Endpoint,
-        /// TCP or UDP.
+        /// TCP, UDP or ICMP.
         pub protocol: Protocol,
         /// The number of the state ([`crate::tcp_state`]).
         pub state: u8,
@@ -48,14 +48,14 @@ pub const ENTRIES_MAX: usize = 256;
 pub const PACKET_BYTES: usize = MESSAGE_BYTES + ENTRIES_MAX * ENTRY_BYTES;
 
 impl SocketEntry {
-    /// Returns whether this is a datagram socket.
+    /// Returns whether this is a socket of UDP.
     pub fn is_udp(&self) -> bool {
         self.protocol == Protocol::Udp
     }
 
     /// Returns whether each replica lists the socket.
     fn is_everywhere(&self) -> bool {
-        self.is_udp() || self.state == LISTEN
+        self.protocol.is_datagram() || self.state == LISTEN
     }
 }
 
@@ -79,7 +79,7 @@ pub fn decode(packet: &[u8]) -> impl Iterator<Item = SocketEntry> {
 pub fn merge(entries: &mut Vec<SocketEntry>) {
     let key = |entry: &SocketEntry| {
         let end = |end: Endpoint| (end.addr.to_u64s(), end.port);
-        (entry.is_udp(), entry.state, end(entry.local), end(entry.remote), entry.session)
+        (entry.protocol, entry.state, end(entry.local), end(entry.remote), entry.session)
     };
     let (everywhere, mut merged): (Vec<_>, Vec<_>) = entries.drain(..).partition(SocketEntry::is_everywhere);
     let mut kept = alloc::collections::BTreeMap::<_, (u8, usize)>::new();

@@ -1,5 +1,8 @@
 //! Memory that other processes may write at any moment, and its accesses.
 
+#[cfg(test)]
+pub(crate) mod mortal;
+
 use alloc::rc::Rc;
 use alloc::vec;
 use core::cell::Cell;

@@ -2,7 +2,9 @@
 //! replica publishes them on its page. Programs read the first replica's page, and a replica's successor
 //! starts with what its page says.
 //!
-//! The record's version is odd while the replica writes.
+//! A replica may be stopped, or die, at any instruction. So its page has two copies of the record and a
+//! version, whose lowest bit says which copy is public: the replica writes the other one, and then the
+//! version.
 
 mod dhcp;
 
@@ -13,7 +15,7 @@ use core::mem::offset_of;
 use atoll_base::Addr;
 use zerocopy::{BE, TryFromBytes, U16, U32, U64};
 
-use crate::layout::{BadMessage, Field, load, numbered, part, record, values};
+use crate::layout::{BadMessage, Field, load, numbered, part, record, values, words};
 use crate::memory::Memory;
 
 /// The maximum number of published addresses, and of prefixes: as many as a replica has.
@@ -23,8 +25,10 @@ pub const ROUTERS_MAX: usize = 8;
 /// The size of the record in bytes.
 pub const NETWORK_BYTES: usize = size_of::<Octets>();
 type Octets = <Record as Field>::Octets;
-/// The number of attempts after which a reader that always meets a writer takes an empty record: the writer
-/// has died.
+/// The octets that the record takes on a page: the version and the copies.
+pub(crate) const PUBLISHED_BYTES: usize = size_of::<Published>();
+/// The number of attempts after which a reader takes an empty record: only a replica that does nothing but
+/// write can disturb so many.
 const READ_ATTEMPTS: u32 = 10_000;
 
 use dhcp::DhcpRecord;
@@ -206,15 +210,23 @@ record! {
 record! {
     /// The published form. Behind the used addresses, prefixes and routers the octets may be arbitrary.
     struct Record {
-        version: u32,
         addresses_len: u8,
         on_link_len: u8,
-        routers_len: u8; 1 unused,
+        routers_len: u8; 5 unused,
         addresses: [AddressFacts; NETWORK_MAX],
         on_link: [PrefixFacts; NETWORK_MAX],
         routers: [RouterFacts; ROUTERS_MAX],
         v4: V4Record,
         dhcp: DhcpRecord,
+    }
+}
+
+words! {
+    /// The record on a page.
+    struct Published {
+        version: u32; 4 unused,
+        first: [u8; NETWORK_BYTES],
+        second: [u8; NETWORK_BYTES],
     }
 }
 
@@ -258,9 +270,8 @@ impl Network {
         self.addresses.iter().filter(usable).max_by_key(merit).map(|own| own.addr)
     }
 
-    /// Returns the octets of the record, of which `version` is the version; entries beyond [`NETWORK_MAX`]
-    /// are left out.
-    pub(crate) fn octets(&self, version: u32) -> [u8; NETWORK_BYTES] {
+    /// Returns the octets of the record; entries beyond [`NETWORK_MAX`] are left out.
+    pub(crate) fn octets(&self) -> [u8; NETWORK_BYTES] {
         let v4 = self.v4.map(|own| V4Record {
             addr: own.addr,
             prefix_len: own.prefix_len,
@@ -272,26 +283,14 @@ impl Network {
         let ((addresses, addresses_len), (on_link, on_link_len), (routers, routers_len)) =
             (first(&self.addresses), first(&self.on_link), first(&self.routers));
         let (v4, dhcp) = (v4.unwrap_or_default(), DhcpRecord::of(self.dhcp.as_ref()));
-        let record = Record {
-            version,
-            addresses_len,
-            on_link_len,
-            routers_len,
-            addresses,
-            on_link,
-            routers,
-            v4,
-            dhcp,
-        };
+        let record =
+            Record { addresses_len, on_link_len, routers_len, addresses, on_link, routers, v4, dhcp };
         zerocopy::transmute!(record.write())
     }
 
-    /// Returns what a record says; invalid content reads as nothing. Fails for one that is being written.
+    /// Returns what a record says; an invalid IPv4 address, or DHCP, reads as none.
     pub(crate) fn of(octets: &[u8; NETWORK_BYTES]) -> Result<Network, BadMessage> {
         let record = Record::read(part(octets, 0)?)?;
-        if record.version & 1 == 1 {
-            return Err(BadMessage);
-        }
         let addresses = record.addresses.into_iter().take(record.addresses_len.into());
         let on_link = record.on_link.into_iter().take(record.on_link_len.into());
         Ok(Network {
@@ -305,21 +304,21 @@ impl Network {
         })
     }
 
-    /// Writes the record at `at`; entries beyond [`NETWORK_MAX`] are left out.
+    /// Publishes the record at `at`; entries beyond [`NETWORK_MAX`] are left out. Only one writer may do so
+    /// at a time.
     pub(crate) fn store<M: Memory>(&self, m: &M, at: usize) {
-        let version = m.load32(at);
-        m.store32(at, version | 1);
+        let version = m.load32(at).wrapping_add(1);
+        // The version before is public before the copy that it made stale is touched.
         m.fence();
-        m.write(at + size_of::<u32>(), &self.octets(0)[size_of::<u32>()..]);
-        m.fence();
-        m.store32_release(at, (version | 1).wrapping_add(1));
+        m.write(copy_at(at, version), &self.octets());
+        m.store32_release(at, version);
     }
 
     /// Reads the record; invalid content reads as nothing.
     pub(crate) fn load<M: Memory>(m: &M, at: usize) -> Network {
-        let octets = undisturbed(m, at, || {
+        let octets = undisturbed(m, at, |copy| {
             let mut octets = [0; NETWORK_BYTES];
-            m.read(at, &mut octets);
+            m.read(copy, &mut octets);
             Some(octets)
         });
         octets.and_then(|octets| Network::of(&octets).ok()).unwrap_or_default()
@@ -327,7 +326,7 @@ impl Network {
 
     /// Reads the IPv4 address only.
     pub(crate) fn load_v4<M: Memory>(m: &M, at: usize) -> Option<V4Facts> {
-        undisturbed(m, at, || load(m, at + offset_of!(Octets, v4)).ok().and_then(V4Record::facts))
+        undisturbed(m, at, |copy| load(m, copy + offset_of!(Octets, v4)).ok().and_then(V4Record::facts))
     }
 }
 
@@ -337,14 +336,16 @@ fn first<T: Copy + Default, const N: usize>(all: &[T]) -> ([T; N], u8) {
     (array::from_fn(|i| all.get(i).copied().unwrap_or_default()), all.len().min(N) as u8)
 }
 
-/// Returns what `read` has found while no writer was at work.
-fn undisturbed<M: Memory, T: Default>(m: &M, at: usize, read: impl Fn() -> T) -> T {
+/// Returns the offset of the copy of a version.
+const fn copy_at(at: usize, version: u32) -> usize {
+    at + if version & 1 == 0 { offset_of!(Published, first) } else { offset_of!(Published, second) }
+}
+
+/// Returns what `read` has found in a copy that nobody wrote meanwhile.
+fn undisturbed<M: Memory, T: Default>(m: &M, at: usize, read: impl Fn(usize) -> T) -> T {
     for _ in 0..READ_ATTEMPTS {
         let version = m.load32_acquire(at);
-        if version & 1 == 1 {
-            continue;
-        }
-        let found = read();
+        let found = read(copy_at(at, version));
         m.fence();
         if m.load32(at) == version {
             return found;
@@ -362,8 +363,11 @@ fn covers(PrefixFacts { prefix, len, .. }: &PrefixFacts, addr: Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
     use crate::memory::HeapMemory;
+    use crate::memory::mortal::Mortal;
 
     fn addr(first: u16, last: u8) -> Addr {
         let mut octets = [0; 16];
@@ -374,7 +378,7 @@ mod tests {
 
     #[test]
     fn the_record_survives_the_page() {
-        let memory = HeapMemory::new(NETWORK_BYTES.next_multiple_of(8));
+        let memory = HeapMemory::new(PUBLISHED_BYTES);
         assert_eq!(Network::load(&memory, 0), Network::default());
         let own = |n: u8| AddressFacts {
             addr: addr(0xfe80, n),
@@ -417,13 +421,39 @@ mod tests {
 
     #[test]
     fn a_record_of_noise_is_read_without_panic() {
-        let memory = HeapMemory::new(NETWORK_BYTES.next_multiple_of(8));
-        for word in 1..NETWORK_BYTES / 4 {
+        let memory = HeapMemory::new(PUBLISHED_BYTES);
+        for word in 0..PUBLISHED_BYTES / 4 {
             memory.store32(word * 4, 0xdead_beef);
         }
         assert!(Network::load(&memory, 0).addresses.len() <= NETWORK_MAX);
-        memory.store32(0, 1);
-        assert_eq!(Network::load(&memory, 0), Network::default());
+    }
+
+    /// Programs see the addresses while the replica that writes is stopped, and its successor starts with
+    /// them if it dies.
+    #[test]
+    fn a_writer_that_is_interrupted_in_a_store_leaves_what_was_published_before() {
+        let v4 = |addr| V4Facts { addr, prefix_len: 24, gateway: 0, mtu: 1500, valid_until: 0 };
+        let networks = [1u8, 2, 3].map(|n| {
+            let own = AddressFacts { addr: addr(0x2001, n), ..AddressFacts::default() };
+            Network { v4: Some(v4(n.into())), addresses: [own].into(), ..Network::default() }
+        });
+        let left = Cell::new(u64::MAX);
+        let writer = Mortal { memory: HeapMemory::new(PUBLISHED_BYTES), left: &left };
+        networks[0].store(&writer, 0);
+        let mut before = &networks[0];
+        for network in [&networks[1], &networks[2], &networks[0]] {
+            for stores in 0.. {
+                left.set(stores);
+                network.store(&writer, 0);
+                let (seen, v4) = (Network::load(&writer.memory, 0), Network::load_v4(&writer.memory, 0));
+                assert_eq!(v4, seen.v4, "after {stores} stores");
+                if seen == *network {
+                    break;
+                }
+                assert_eq!(seen, *before, "after {stores} stores");
+            }
+            before = network;
+        }
     }
 
     #[test]

@@ -253,7 +253,7 @@ words! {
         end: u32,
         fault: u32; 16 unused,
         stats: [u64; 224],
-        network: [u8; 2048],
+        network: [u8; 4096],
         tcp_map: [u8; PORT_MAP_BYTES],
         udp_map: [u8; PORT_MAP_BYTES],
     }
@@ -626,7 +626,7 @@ impl<M: Memory> ReplicaPage<M> {
 }
 
 const _: () = assert!(STATS + Stat::ALL.len() * 8 <= NETWORK);
-const _: () = assert!(NETWORK + crate::network::NETWORK_BYTES <= TCP_MAP);
+const _: () = assert!(NETWORK + crate::network::PUBLISHED_BYTES <= TCP_MAP);
 
 /// The page of an application's sleep words, one for each doorbell. The application (and the children that
 /// share its sockets) writes it, and replicas read it.

@@ -466,6 +466,7 @@ impl<'m, M: Memory> Slot<'m, M> {
     }
 
     /// Returns the rings of the receive buffer, as the replica published them; `None` if they are not valid.
+    #[inline]
     pub fn receive_extents(&self, layout: &ArenaLayout) -> Option<Extents> {
         let units = (layout.receive_bytes / UNIT_BYTES) as u32;
         Extents::load(self.memory, self.at + R_EXTENTS, units)

@@ -5,11 +5,13 @@
 
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::Details;
-use atoll_ipc::details::Link;
+use atoll_ipc::datagram::Fault;
+use atoll_ipc::details::{Link, TimeOfDay};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, UDP_GRO, UDP_SEGMENT};
 
 use crate::Errno;
 use crate::options::{Name, Options};
+use crate::stamps::Form;
 use crate::view::{LINK, LOOPBACK};
 
 /// What a call asks for with its datagram.
@@ -34,8 +36,12 @@ pub struct Told<'a> {
     pub own_v4: Option<u32>,
     /// What is known of the packet.
     pub details: Option<Details>,
+    /// When it came, if the socket has asked for that.
+    pub came: Option<TimeOfDay>,
     /// The octets of each datagram, if the call has received several (`UDP_GRO`).
     pub segment: Option<u16>,
+    /// The network error that was received instead of a datagram.
+    pub fault: Option<Fault>,
 }
 
 /// How much of the control messages fitted.
@@ -184,8 +190,14 @@ fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<Message<'a>>, Errno> {
 pub fn write(told: &Told<'_>, out: &mut [u8]) -> Written {
     let mut writer = Writer { out, written: Written::default() };
     let is_on = |name: Name| told.options.is_on(name);
+    if let (Some(form), Some(came)) = (Form::held(told.options.value(Name::Times)), told.came) {
+        writer.put(SOL_SOCKET, form.number(), &form.encode(came));
+    }
     if let Some(segment) = told.segment {
         writer.put(SOL_UDP, UDP_GRO, &i32::from(segment).to_ne_bytes());
+    }
+    if let Some(fault) = told.fault {
+        write_fault(told, &fault, &mut writer);
     }
     let Some(details) = told.details else { return writer.written };
     let index = if details.link == Some(Link::Inside) { LOOPBACK } else { LINK };
@@ -227,6 +239,31 @@ pub fn write(told: &Told<'_>, out: &mut [u8]) -> Written {
     }
     writer.written
 }
+
+/// Writes `struct sock_extended_err` and the address of the host that reports the error (ip(7)).
+fn write_fault(told: &Told<'_>, fault: &Fault, writer: &mut Writer<'_>) {
+    let v4 = fault.reporter.to_v4();
+    let errno = Errno::of_fault(fault);
+    let origin = if v4.is_some() { SO_EE_ORIGIN_ICMP } else { SO_EE_ORIGIN_ICMP6 };
+    let mut value = [0; 16 + 28];
+    value[..4].copy_from_slice(&errno.0.to_ne_bytes());
+    value[4..7].copy_from_slice(&[origin, fault.kind, fault.code]);
+    value[8..12].copy_from_slice(&fault.info.to_ne_bytes());
+    let offender = &mut value[16..];
+    if told.v6 {
+        offender[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+        offender[8..24].copy_from_slice(&fault.reporter.octets());
+        writer.put(IPPROTO_IPV6, libc::IPV6_RECVERR, &value);
+    } else {
+        offender[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        offender[4..8].copy_from_slice(&v4.unwrap_or(0).to_be_bytes());
+        writer.put(IPPROTO_IP, libc::IP_RECVERR, &value[..32]);
+    }
+}
+
+/// The origins of errors: linux/errqueue.h.
+const SO_EE_ORIGIN_ICMP: u8 = 2;
+const SO_EE_ORIGIN_ICMP6: u8 = 3;
 
 impl Told<'_> {
     /// Returns the address from which an answer leaves: the packet's destination unless that is many

@@ -8,7 +8,8 @@ use core::num::NonZeroU16;
 use atoll_base::{Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::datagram::{
-    DATAGRAM_MAX, DATAGRAM_MAX_V4, Flags, RECORD_ALIGN, RECORD_LEN, Record, decode, encode,
+    DATAGRAM_MAX, DATAGRAM_MAX_V4, ECHO_HEADER, FAULT_BYTES, Fault, Flags, RECORD_ALIGN, RECORD_LEN, Record,
+    decode, encode,
 };
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::slot::SlotState;
@@ -29,6 +30,8 @@ pub struct Waiting {
     pub len: usize,
     /// What is known of its packet, if the socket had asked for that when it came.
     pub details: Option<Details>,
+    /// The network error that the record is about, if it is no datagram; the peer is the receiver then.
+    pub fault: Option<Fault>,
     /// The place of the payload, and of the next datagram.
     payload: u64,
     next: u64,
@@ -40,9 +43,17 @@ impl Waiting {
     /// Returns whether a call that receives several datagrams takes this one after `first` (`UDP_GRO`).
     pub fn can_follow(&self, first: &Waiting) -> bool {
         first.len > 0
+            && (self.fault, first.fault) == (None, None)
             && (1..=first.len).contains(&self.len)
-            && (self.peer, self.details) == (first.peer, first.details)
+            && self.peer == first.peer
+            && self.details.map(without_time) == first.details.map(without_time)
     }
+}
+
+/// Returns the details of a packet but for the time, by which several datagrams may differ that one call
+/// receives: it tells that of the first.
+fn without_time(details: Details) -> Details {
+    Details { came: None, ..details }
 }
 
 /// A view of one slot of a datagram socket, for the length of one call.
@@ -122,7 +133,14 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         }
         let (payload, next) = (head + record.payload_at() as u64, head + record.padded_len());
         let Record { len, peer, .. } = record;
-        Some(Waiting { peer, len: len as usize, details, payload, next, head, extents })
+        let mut fault = None;
+        if record.flags.contains(Flags::ERROR) {
+            let mut bytes = [0; FAULT_BYTES];
+            let at = extents.pieces(payload, FAULT_BYTES).filter(|_| len as usize == FAULT_BYTES)?;
+            at.read(memory, area, &mut bytes);
+            fault = Some(Fault::decode(&bytes).ok()?);
+        }
+        Some(Waiting { peer, len: len as usize, details, fault, payload, next, head, extents })
     }
 
     /// Copies payload from octet `skip` of the datagram on, as much as fits `out`; returns the number of
@@ -266,13 +284,16 @@ pub struct Outgoing {
     pub details: Option<Details>,
     /// The octets of each datagram but the last one (`UDP_SEGMENT`); `None` if there is one datagram.
     pub segment: Option<NonZeroU16>,
+    /// Whether the text is a message of ICMP, which contains its header.
+    pub message: bool,
 }
 
 impl Outgoing {
     /// Returns the most octets of one call.
     pub fn len_max(&self) -> usize {
-        // Cannot truncate: both are below 2^16.
-        (if self.to.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX }) as usize
+        let header = if self.message { ECHO_HEADER } else { 0 };
+        // Cannot truncate: both are below 2^16. A record is never longer than a datagram of UDP over IPv6.
+        (if self.to.addr.is_v4() { DATAGRAM_MAX_V4 + header } else { DATAGRAM_MAX }) as usize
     }
 
     /// Returns the record of one datagram with `len` octets of text, at most [`DATAGRAM_MAX`].
@@ -327,7 +348,7 @@ mod tests {
         let peer = Endpoint::at(Addr::from_octets([0x20; 16]), 6);
         let socket = Datagrams::new(&port, slot, generation);
         let parts: [&[u8]; 2] = [b"ab", b"cde"];
-        let to = Outgoing { to: peer, broadcast: false, details: None, segment: None };
+        let to = Outgoing { to: peer, broadcast: false, details: None, segment: None, message: false };
         let details = Details { own: peer.addr, tos: Some(2), ..Details::default() };
         let segmented = Outgoing { details: Some(details), segment: NonZeroU16::new(2), ..to };
         assert_eq!(socket.send(&to, 5, parts.into_iter()), Ok(()));

@@ -1,6 +1,7 @@
 //! Maps causes of failure to errno values. This is the project's only such table.
 
 use atoll_ipc::Cause;
+use atoll_ipc::datagram::Fault;
 
 /// A Linux error number, as on x86-64 and AArch64 (asm-generic/errno.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,16 @@ pub enum Failure {
     WouldBlock,
     /// The operation failed for good.
     Error(Errno),
+}
+
+impl Failure {
+    /// Returns the error number of a call that does not wait.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Failure::WouldBlock => Errno::EAGAIN,
+            Failure::Error(errno) => errno,
+        }
+    }
 }
 
 impl From<Errno> for Failure {
@@ -41,6 +52,23 @@ errnos! {
 }
 
 impl Errno {
+    /// Returns the errno of an error: Linux's `icmp_err_convert`, `icmpv6_err_convert`.
+    pub fn of_fault(fault: &Fault) -> Errno {
+        let errno = match (fault.reporter.is_v4(), fault.kind, fault.code) {
+            (true, 3, 0 | 6 | 9 | 11) | (false, 1, 0) => libc::ENETUNREACH,
+            (true, 3, 2) => libc::ENOPROTOOPT,
+            (true, 3, 3) | (false, 1, 4) => libc::ECONNREFUSED,
+            (true, 3, 4) | (false, 2, _) => libc::EMSGSIZE,
+            (true, 3, 5) => libc::EOPNOTSUPP,
+            (true, 3, 7) => libc::EHOSTDOWN,
+            (true, 3, 8) => libc::ENONET,
+            (false, 1, 1 | 5 | 6) => libc::EACCES,
+            (true, 12, _) | (false, 4, _) => libc::EPROTO,
+            _ => libc::EHOSTUNREACH,
+        };
+        Errno(errno)
+    }
+
     /// Returns the errno of a cause; `None` for [`Cause::None`].
     pub const fn of(cause: Cause) -> Option<Errno> {
         Some(match cause {

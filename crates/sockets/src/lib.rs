@@ -13,6 +13,7 @@
 //! * [`datagram`]: receive, send and readiness of a datagram socket
 //! * [`listener`]: connections on offer, and the claim (P4)
 //! * [`asking`]: connections for applications that ask for each one (P4's naive accept)
+//! * [`stamps`]: the times of datagrams (`SO_TIMESTAMP`)
 //! * [`options`]: the table of socket options, and the values of one socket
 //! * [`tcp_info`]: the octets of `TCP_INFO`
 //! * [`watch`]: interest lists and ready lists of epoll
@@ -32,6 +33,7 @@ pub mod listener;
 pub mod options;
 pub mod outbox;
 pub mod port;
+pub mod stamps;
 pub mod stream;
 pub mod tcp_info;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 use serde::{Deserialize, Serialize};
 
 use crate::errno::Errno;
+use crate::stamps::Form;
 use crate::stream::Local;
 use crate::tcp_info::TCP_INFO_BYTES;
 
@@ -74,6 +75,7 @@ pub enum Name {
     OriginalAddress,
     Segment,
     Merge,
+    Times,
 }
 
 /// The row of an option in the table.
@@ -145,6 +147,9 @@ pub enum Codec {
     Class,
     /// The value of `TCP_WINDOW_CLAMP`: 0 is none; the least is half the smallest buffer.
     Window,
+    /// An int; any value but 0 asks for times in the form that the option names, and is held as its number
+    /// ([`Form`]).
+    Form,
 }
 
 /// The replicas to which the library sends a value.
@@ -195,6 +200,8 @@ const fn udp(number: i32) -> (i32, i32) {
 /// The sizes that Linux reports for a new socket, in octets.
 const SEND_BUFFER: u64 = 87040;
 const RECEIVE_BUFFER: u64 = 131_072;
+/// The value of `TCP_WINDOW_CLAMP` that Linux reports for a new connection: the window of that buffer.
+pub const UNSET_CLAMP: u64 = RECEIVE_BUFFER / 2;
 /// The value of `net.core.somaxconn`.
 const SOMAXCONN: i32 = 4096;
 /// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
@@ -274,9 +281,10 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::DontFragmentV6, v6(libc::IPV6_DONTFRAG), Flag, 0, Udp(So::DontFragmentV6)),
     row(Name::ReceiveTimeout, socket(libc::SO_RCVTIMEO), Codec::Time, 0, Nobody),
     row(Name::SendTimeout, socket(libc::SO_SNDTIMEO), Codec::Time, 0, Nobody),
-    // Errors of a connected socket are reported in any case; the queue of errors is empty (limits.md).
-    row(Name::ReceiveErrors, ip(libc::IP_RECVERR), Flag, 0, Nobody),
-    row(Name::ReceiveErrorsV6, v6(libc::IPV6_RECVERR), Flag, 0, Nobody),
+    // One setting of the replicas for both. Streams report errors in any case, and their queue is empty
+    // (limits.md).
+    row(Name::ReceiveErrors, ip(libc::IP_RECVERR), Flag, 0, Udp(So::Errors)),
+    row(Name::ReceiveErrorsV6, v6(libc::IPV6_RECVERR), Flag, 0, Udp(So::Errors)),
     // As on Linux, the option is kept and does nothing.
     row(Name::Debug, socket(libc::SO_DEBUG), Flag, 0, Nobody),
     row(Name::MtuV6, v6(libc::IPV6_MTU), Codec::PacketSize, 0, Udp(So::MtuV6)),
@@ -290,10 +298,12 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::OriginalAddress, ip(libc::IP_RECVORIGDSTADDR), Flag, 0, Udp(So::Details)),
     row(Name::Segment, udp(libc::UDP_SEGMENT), Range(0, 65535), 0, Nobody),
     row(Name::Merge, udp(libc::UDP_GRO), Flag, 0, Nobody),
+    // One setting for four options: `stamps`.
+    row(Name::Times, socket(libc::SO_TIMESTAMP), Codec::Form, 0, Udp(So::Times)),
 ];
 
 /// The number of options.
-const NAMES: usize = Name::Merge as usize + 1;
+const NAMES: usize = Name::Times as usize + 1;
 
 const _: () = {
     let mut at = 0;
@@ -311,6 +321,7 @@ impl Row {
         let number = match (level, number) {
             (SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
             (SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+            _ if Form::of(level, number).is_some() => libc::SO_TIMESTAMP,
             _ => number,
         };
         TABLE.iter().find(|row| (row.level, row.number) == (level, number))
@@ -338,7 +349,7 @@ impl Row {
         let int = || self.int(value);
         let unsigned = || int().map(|value| value as u32);
         Ok(match self.codec {
-            Codec::Flag => u64::from(int()? != 0),
+            Codec::Flag | Codec::Form => u64::from(int()? != 0),
             Codec::Range(least, most) => int().and_then(|value| within(value, least, most))?,
             Codec::RangeOrDefault(least, most) => match int()? {
                 -1 => self.default,
@@ -592,7 +603,7 @@ impl Options {
     /// Returns the value of an option in the form for replicas.
     pub fn told(&self, row: &Row) -> u32 {
         let value = match row.name {
-            _ if row.told == Told::Udp(So::Details) => {
+            _ if matches!(row.told, Told::Udp(So::Details | So::Errors | So::Times)) => {
                 let mut rows = TABLE.iter().filter(|other| other.told == row.told);
                 rows.any(|other| self.is_on(other.name)).into()
             }
@@ -600,7 +611,7 @@ impl Options {
             Name::ReceiveBuffer | Name::WindowClamp => {
                 let clamp = Some(self.value(Name::WindowClamp)).filter(|clamp| *clamp > 0);
                 let both = [self.set_value(Name::ReceiveBuffer), clamp].into_iter().flatten();
-                both.min().unwrap_or(RECEIVE_BUFFER / 2)
+                both.min().unwrap_or(UNSET_CLAMP)
             }
             name => self.value(name),
         };

@@ -53,8 +53,14 @@ impl Outbox {
 
     #[cold]
     fn send_later<M: Memory>(&mut self, port: &mut Port<M>, command: &Command) -> Sent {
-        self.waiting.push_back(*command);
+        self.keep(command);
         self.fill(port)
+    }
+
+    /// Keeps a command for later, after those that wait, because another process uses the ring.
+    #[cold]
+    pub fn keep(&mut self, command: &Command) {
+        self.waiting.push_back(*command);
     }
 
     /// Moves waiting commands to the ring as far as there is room. If there is none, records at `now` since
@@ -62,10 +68,15 @@ impl Outbox {
     pub fn send_waiting<M: Memory>(&mut self, port: &mut Port<M>, now: Instant) -> Sent {
         let sent = self.fill(port);
         if sent == Sent::Nothing {
-            let since = *self.taken_at.get_or_insert(now);
-            self.stalled |= now.since(since) >= PATIENCE;
+            self.wait(now);
         }
         sent
+    }
+
+    /// Records at `now` since when no command can be sent.
+    pub fn wait(&mut self, now: Instant) {
+        let since = *self.taken_at.get_or_insert(now);
+        self.stalled |= now.since(since) >= PATIENCE;
     }
 
     /// Moves waiting commands to the ring. If the session is cut off, no replica reads its rings any more,

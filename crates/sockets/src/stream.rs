@@ -246,7 +246,8 @@ impl<'a, M: Memory> Stream<'a, M> {
     }
 
     /// Returns the octets that a receiving call finds, or why there are none.
-    #[inline]
+    // On the fast path a call more, and its result once more, are felt.
+    #[inline(always)]
     pub fn readable(&self, local: &mut Local) -> Result<Readable, Failure> {
         if !self.is_current() {
             if self.over == 0 {
@@ -290,7 +291,8 @@ impl<'a, M: Memory> Stream<'a, M> {
     }
 
     /// Returns `len` octets from `head` on; `None` if the replica publishes nonsense.
-    #[inline]
+    // As `readable`.
+    #[inline(always)]
     pub(crate) fn octets_at(&self, head: u64, len: u64) -> Option<Readable> {
         let extents = self.slot.receive_extents(self.layout)?;
         Some(Readable { head, len, is_cut: false, extents })
@@ -303,7 +305,8 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// Copies octets from stream offset `at` on, as many as fit `out`; they must lie within `readable`.
     /// Returns false when the replica has published rings that do not hold them, or has reused their memory.
-    #[inline]
+    // As `readable`.
+    #[inline(always)]
     pub fn copy_out(&self, readable: &Readable, at: u64, out: &mut [u8]) -> bool {
         if out.is_empty() {
             return true;

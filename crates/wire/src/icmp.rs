@@ -72,15 +72,20 @@ pub mod code {
 pub struct Quoted {
     /// The IPv4 header of the packet.
     pub header: ipv4::Header,
-    /// The sender of the packet: a socket of this stack, if the error is honest. The port is 0 unless the
-    /// packet was TCP or UDP.
+    /// The sender of the packet: a socket of this stack, if the error is honest. The port is the identifier
+    /// of an echo request, and 0 unless the packet was one, or TCP or UDP.
     pub source: Endpoint,
     /// The destination of the packet.
     pub destination: Endpoint,
     /// The sequence number of the packet, if it was TCP. An error about data that is not in flight is forged
     /// or late (RFC 5927).
     pub seq: Option<SeqNum>,
+    /// The first octets behind the IPv4 header of the packet.
+    pub head: Head,
 }
+
+/// The first eight octets of the transport header of a packet, which every error quotes (RFC 792).
+pub type Head = [u8; 8];
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -142,25 +147,31 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     if header.fragment_offset != 0 {
         return Err(ParseError::Unsupported);
     }
-    let (ports, seq) = quoted_ports(header.protocol, bytes.get(len..))?;
+    let (ports, seq, head) = quoted_ports(header.protocol, bytes.get(len..))?;
     let source = Endpoint::new(header.src, ports.0);
     let destination = Endpoint::new(header.dst, ports.1);
-    Ok(Quoted { header, source, destination, seq })
+    Ok(Quoted { header, source, destination, seq, head })
 }
 
-/// Returns the ports, source first, and the sequence number of a packet of which `transport` is what an error
-/// quotes behind its headers: eight octets at least. Ports are 0 unless the packet was TCP or UDP; only TCP
-/// has a sequence number.
-pub(crate) fn quoted_ports(
-    protocol: Protocol,
-    transport: Option<&[u8]>,
-) -> Result<((u16, u16), Option<SeqNum>), ParseError> {
-    let &[a, b, c, d, e, f, g, h] = transport.and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
+/// What an error quotes of a transport header: the ports, source first, the sequence number, and the first
+/// octets.
+pub(crate) type Transport = ((u16, u16), Option<SeqNum>, Head);
+
+/// Returns the ports, source first, the sequence number, and the first octets of a packet of which
+/// `transport` is what an error quotes behind its headers: eight octets at least. Ports are 0 unless the
+/// packet was TCP or UDP, or an echo request, whose identifier stands for the source port; only TCP has a
+/// sequence number.
+pub(crate) fn quoted_ports(protocol: Protocol, transport: Option<&[u8]>) -> Result<Transport, ParseError> {
+    let &head = transport.and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
+    let [a, b, c, d, e, f, g, h] = head;
     let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-    Ok(match protocol {
-        Protocol::TCP => (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h])))),
-        Protocol::UDP => (ports, None),
-        _ => ((0, 0), None),
+    Ok(match (protocol, a, b) {
+        (Protocol::TCP, ..) => (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h]))), head),
+        (Protocol::UDP, ..) => (ports, None, head),
+        (Protocol::ICMP, ECHO_REQUEST, 0) | (Protocol::ICMPV6, ECHO_REQUEST_V6, 0) => {
+            ((u16::from_be_bytes([e, f]), 0), None, head)
+        }
+        _ => ((0, 0), None, head),
     })
 }
 
@@ -184,10 +195,16 @@ impl Message {
     }
 }
 
-const ECHO_REPLY: u8 = 0;
-const UNREACHABLE: u8 = 3;
-const ECHO_REQUEST: u8 = 8;
-const TIME_EXCEEDED: u8 = 11;
+/// The type of an echo reply.
+pub const ECHO_REPLY: u8 = 0;
+/// The type of [`Message::Unreachable`].
+pub const UNREACHABLE: u8 = 3;
+/// The type of an echo request.
+pub const ECHO_REQUEST: u8 = 8;
+/// The type of an echo request of ICMPv6 ([`crate::icmpv6`]).
+pub(crate) const ECHO_REQUEST_V6: u8 = 128;
+/// The type of [`Message::TimeExceeded`].
+pub const TIME_EXCEEDED: u8 = 11;
 /// The type of the message that a packet of this stack is malformed.
 pub const PARAMETER_PROBLEM: u8 = 12;
 

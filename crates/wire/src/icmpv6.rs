@@ -3,7 +3,7 @@
 
 use atoll_base::{Addr, Endpoint, SeqNum};
 
-use crate::icmp::quoted_ports;
+use crate::icmp::{Head, quoted_ports};
 pub use crate::icmpv6_code as code;
 use crate::ipv4::Protocol;
 use crate::ipv6;
@@ -69,13 +69,15 @@ pub struct Quoted {
     pub header: ipv6::Header,
     /// The protocol of the packet, behind extension headers.
     pub protocol: Protocol,
-    /// The sender of the packet: a socket of this stack, if the error is honest. The port is 0 unless the
-    /// packet was TCP or UDP.
+    /// The sender of the packet: a socket of this stack, if the error is honest. The port is the identifier
+    /// of an echo request, and 0 unless the packet was one, or TCP or UDP.
     pub source: Endpoint,
     /// The destination of the packet.
     pub destination: Endpoint,
     /// The sequence number of the packet, if it was TCP.
     pub seq: Option<SeqNum>,
+    /// The first octets of the packet behind its headers of IPv6.
+    pub head: Head,
 }
 
 /// Reads the head of the message that fills `bytes` and verifies its checksum, which covers the addresses.
@@ -135,9 +137,9 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     if upper.fragment.is_some_and(|fragment| fragment.offset != 0) {
         return Err(ParseError::Unsupported);
     }
-    let (ports, seq) = quoted_ports(upper.protocol, payload.get(upper.at..))?;
+    let (ports, seq, head) = quoted_ports(upper.protocol, payload.get(upper.at..))?;
     let (source, destination) = (Endpoint::at(header.src, ports.0), Endpoint::at(header.dst, ports.1));
-    Ok(Quoted { header, protocol: upper.protocol, source, destination, seq })
+    Ok(Quoted { header, protocol: upper.protocol, source, destination, seq, head })
 }
 
 impl Message {
@@ -152,12 +154,18 @@ impl Message {
     }
 }
 
-const UNREACHABLE: u8 = 1;
-const PACKET_TOO_BIG: u8 = 2;
-const TIME_EXCEEDED: u8 = 3;
-const PARAMETER_PROBLEM: u8 = 4;
-const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
+/// The type of [`Message::Unreachable`].
+pub const UNREACHABLE: u8 = 1;
+/// The type of [`Message::PacketTooBig`].
+pub const PACKET_TOO_BIG: u8 = 2;
+/// The type of [`Message::TimeExceeded`].
+pub const TIME_EXCEEDED: u8 = 3;
+/// The type of [`Message::ParameterProblem`].
+pub const PARAMETER_PROBLEM: u8 = 4;
+/// The type of an echo request.
+pub const ECHO_REQUEST: u8 = crate::icmp::ECHO_REQUEST_V6;
+/// The type of an echo reply.
+pub const ECHO_REPLY: u8 = 129;
 
 #[cfg(test)]
 mod tests;

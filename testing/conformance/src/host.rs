@@ -16,14 +16,13 @@ use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::HeapMemory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::control::{Reply, User};
+use atoll_ipc::control::User;
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
 };
 use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Kind, Object, Socket};
-use atoll_sockets::client::session::Session;
-use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
+use atoll_sockets::client::simulated::{Moment, Opening, Simulated, joined};
 use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
 use atoll_testkit::Front;
@@ -145,10 +144,7 @@ impl Host {
             arena.clone(),
             app_page.clone(),
         );
-        let reply = Reply::Joined { session: SESSION.0, key: 0, member: 0, replicas: 1, config: ARENA };
-        let shared = shared(stack_page(settings), app_page, [(page.0, arena)]);
-        let (mut client, clock) = (Client::new(), Moment::default());
-        client.adopt(Session::new(&reply, shared).expect("a whole session"), clock.clone(), 1);
+        let (client, clock) = joined(SESSION.0, ARENA, stack_page(settings), app_page, (page.0, arena));
         let mut host = Host {
             now: START,
             family: settings.family,

@@ -1,11 +1,11 @@
 //! What do the others notice if a process of a family dies between any two stores of the library? One
 //! session, three processes with the client that ships: the owner of the session, a child that dies, and a
-//! child that lives.
+//! child that lives. And what if it is stopped there, in its turn in the arena, and killed later?
 
 use std::collections::BTreeMap;
 
 use atoll_base::{Duration, Epoch, Instant, ReplicaId, SlotId};
-use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
+use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS, OVERFLOW, library};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Reply;
 use atoll_ipc::page::{
@@ -15,11 +15,12 @@ use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{APP_SHUT_SEND, Slot, SlotState};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_sim::{Life, Mortal};
+use atoll_sockets::Failure;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::exec_state::{Inherited, SocketState};
 use atoll_sockets::client::object::{Kind, Object, Place, Socket as Connection};
 use atoll_sockets::client::session::Session;
-use atoll_sockets::client::simulated::{Moment, Simulated, shared};
+use atoll_sockets::client::simulated::{HELD, HELD_BY_A_STOPPED, Moment, Simulated, shared};
 use atoll_sockets::client::transfer::Sending;
 
 const OWNER: u8 = 0;
@@ -34,6 +35,8 @@ const CONFIG: ArenaConfig = ArenaConfig { slots: 64, send_log2: 19, receive_log2
 /// The arena of a child's own session, in which nothing happens.
 const SMALL: ArenaConfig = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
 const LAYOUT: ArenaLayout = CONFIG.layout();
+/// The word of the family's lock.
+const LOCK: usize = LAYOUT.library + library::LOCK;
 
 /// The replica: it acknowledges when the test wants it, and checks what it reads.
 struct Replica {
@@ -167,6 +170,41 @@ impl Process {
         let object = self.object(socket);
         self.client.release(object);
     }
+
+    /// Tries what a call of the process may do while another process is stopped in its turn in the arena.
+    /// None of it waits, and other sessions do not notice.
+    fn try_without_a_turn(&mut self, socket: Socket, story: &str) {
+        let object = self.object(socket);
+        assert!(!self.send(socket, 100), "{story}: sent without a turn");
+        assert_eq!(self.client.shutdown(object, true, true), Err(Failure::WouldBlock), "{story}");
+        assert_eq!(self.client.disconnect(object), Err(Failure::WouldBlock), "{story}");
+        self.client.poll_due();
+        let nap = self.client.nap(None).expect("no doorbell rings when the other one goes on");
+        assert!(nap <= Duration::from_millis(1), "{story}: {nap:?}");
+        let other = self.client.insert(Object::socket(Protocol::Tcp, false, true));
+        let place = self.client.new_place(other, 0).expect("free");
+        self.client.socket_mut(other).expect("a socket").kind =
+            Kind::Stream(place, Connection::new(Protocol::Tcp, false).options.local());
+        self.client.release(other);
+        self.client.drain();
+    }
+}
+
+/// Runs `act` while a process is stopped in its turn, if `stopped`, and lets the others catch up afterwards.
+fn beside_a_stopped(
+    arena: &HeapMemory,
+    stopped: bool,
+    all: &mut [&mut Process],
+    act: impl FnOnce(&mut [&mut Process]),
+) {
+    if stopped {
+        arena.store32(LOCK, HELD_BY_A_STOPPED);
+    }
+    act(all);
+    if stopped {
+        arena.store32(LOCK, 0);
+    }
+    all.iter_mut().for_each(|process| process.client.poll_due());
 }
 
 /// Runs the actions of the process that dies, each store of which may be its last.
@@ -205,9 +243,10 @@ fn live(process: &mut Process, replica: &Replica, sockets: &[Socket], life: &Lif
     }
 }
 
-/// Returns whether the dying one has lived to its end.
-fn story(stores: u64) -> bool {
-    let story = format!("after {stores} stores");
+// structure: story: one story is read from its beginning to its end
+/// Returns whether the dying one has lived to its end. If `stopped`, it is stopped before it dies.
+fn story(stores: u64, stopped: bool) -> bool {
+    let story = format!("after {stores} stores, stopped: {stopped}");
     let arena = HeapMemory::new(LAYOUT.total);
     let mut owner = Process::owner(&arena);
     let commands = Consumer::resume(&arena, LAYOUT.commands, COMMANDS);
@@ -235,6 +274,13 @@ fn story(stores: u64) -> bool {
     live(&mut dying, &replica, &sockets, &life);
     let is_complete = !life.is_over();
     replica.commands();
+    if stopped && arena.load32(LOCK) == HELD {
+        arena.store32(LOCK, HELD_BY_A_STOPPED);
+        living.try_without_a_turn(sockets[0], &story);
+        owner.try_without_a_turn(sockets[1], &story);
+        arena.store32(LOCK, HELD);
+        replica.commands();
+    }
     // All others continue: what the dead process has sent is complete, and every buffer belongs to one
     // socket.
     let shared = &sockets[..SOCKETS / 3 * 2];
@@ -261,14 +307,18 @@ fn story(stores: u64) -> bool {
             replica.finish(socket.slot, socket.generation);
         }
     }
-    owner.client.drain();
+    beside_a_stopped(&arena, stopped, &mut [&mut owner], |all| {
+        all[0].client.drain();
+    });
     // The others close.
-    for (n, socket) in shared.iter().enumerate() {
-        if n < SOCKETS / 3 {
-            owner.close(*socket);
+    beside_a_stopped(&arena, stopped, &mut [&mut owner, &mut living], |all| {
+        for (n, socket) in shared.iter().enumerate() {
+            if n < SOCKETS / 3 {
+                all[0].close(*socket);
+            }
+            all[1].close(*socket);
         }
-        living.close(*socket);
-    }
+    });
     // The one `SlotDone` is lost, the other comes.
     for command in replica.commands() {
         let Command::Close { slot, generation, .. } = command else { panic!("{story}: {command:?}") };
@@ -278,7 +328,9 @@ fn story(stores: u64) -> bool {
         }
     }
     arena.store32(OVERFLOW, arena.load32(OVERFLOW) + 1);
-    owner.client.drain();
+    beside_a_stopped(&arena, stopped, &mut [&mut owner], |all| {
+        all[0].client.drain();
+    });
     assert_eq!(LAYOUT.send_pool.used_bytes(&arena), 0, "{story}: all memory is back");
     let port = owner.client.own_mut().expect("its own").replicas_mut()[0].port_mut();
     let mut again: Vec<u32> = std::iter::from_fn(|| port.allocate_slot()).map(|(slot, _)| slot.0).collect();
@@ -289,6 +341,12 @@ fn story(stores: u64) -> bool {
 
 #[test]
 fn whenever_a_child_dies_the_family_goes_on_and_everything_comes_back() {
-    let lived = (0..).find(|stores| story(*stores)).expect("it comes to its end");
+    let lived = (0..).find(|stores| story(*stores, false)).expect("it comes to its end");
     assert!(lived > 500, "only {lived} stores");
+}
+
+#[test]
+fn whenever_a_child_is_stopped_the_family_does_not_wait_for_it() {
+    // The other story is told of each store; here some are enough.
+    (0..).step_by(5).find(|stores| story(*stores, true)).expect("it comes to its end");
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -266,15 +267,17 @@ static void interrupt_at_any_instruction(void (*handler)(int), long us)
     volatile double end = seconds() + 1;
     volatile long sent = 0, received = 0;
     ssize_t count;
-    every_us(us);
     sigsetjmp(loop, 1);
+    every_us(us);
     while (seconds() < end) {
         if ((count = send(ends[0], text, sizeof text, MSG_DONTWAIT)) > 0)
             sent += count;
         poll(&entry, 1, 0);
         if ((count = recv(ends[1], text, sizeof text, MSG_DONTWAIT)) > 0)
             received += count;
-        free(malloc(100));
+        /* Who jumps out of malloc may not use it again (signal-safety(7)). */
+        if (handler != handler_jumps)
+            free(malloc(100));
     }
     every_us(0);
     printf("signals: %d\n", signals > 20);
@@ -497,6 +500,40 @@ static void many_messages(void)
     struct timespec timeout = {0, 100000000};
     MUST(sendto(client, "two", 3, 0, (struct sockaddr *)&to, sizeof to));
     show("recvmmsg of 1", recvmmsg(server, receive, 1, 0, &timeout));
+}
+
+static void many_times(void)
+{
+    int server = socket(AF_INET, SOCK_DGRAM, 0), client = bound(SOCK_DGRAM), on = 1;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    MUST(setsockopt(server, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on));
+    MUST(bind(server, (struct sockaddr *)&to, sizeof to));
+    to = name_of(server);
+    for (int i = 0; i < 3; i++)
+        MUST(sendto(client, "when", 4, 0, (struct sockaddr *)&to, sizeof to));
+    char got[3][16];
+    _Alignas(struct cmsghdr) char control[3][64];
+    struct iovec in[3];
+    struct mmsghdr receive[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        in[i] = (struct iovec){got[i], sizeof got[i]};
+        receive[i].msg_hdr = (struct msghdr){.msg_iov = &in[i], .msg_iovlen = 1, .msg_control = control[i], .msg_controllen = 64};
+    }
+    int count = 0;
+    while (count < 3) {
+        int more = recvmmsg(server, receive + count, 3 - count, MSG_WAITFORONE, NULL);
+        MUST(more);
+        count += more;
+    }
+    struct timespec last = {0, 0};
+    for (int i = 0; i < 3; i++) {
+        struct cmsghdr *message = CMSG_FIRSTHDR(&receive[i].msg_hdr);
+        struct timespec time;
+        memcpy(&time, CMSG_DATA(message), sizeof time);
+        int in_order = time.tv_sec > last.tv_sec || (time.tv_sec == last.tv_sec && time.tv_nsec >= last.tv_nsec);
+        printf("%d %d %zu in order: %d\n", message->cmsg_level, message->cmsg_type, (size_t)message->cmsg_len, in_order);
+        last = time;
+    }
 }
 
 static void messages_on_streams(void)
@@ -1158,6 +1195,83 @@ static void confined_by_a_filter(void)
     show("end", recv(ends[0], &byte, 1, 0));
 }
 
+extern int capset(void *header, const void *data);
+
+/* Takes CAP_SETUID off the effective capabilities of this thread, and off the others if `wholly`; or takes it back. */
+static int with_setuid(int is_effective, int wholly, int by_number)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[2];
+    MUST(syscall(SYS_capget, &header, data));
+    data[0].effective &= ~(1 << CAP_SETUID);
+    if (is_effective)
+        data[0].effective |= 1 << CAP_SETUID;
+    if (wholly)
+        data[0].permitted &= ~(1 << CAP_SETUID);
+    return by_number ? syscall(SYS_capset, &header, data) : capset(&header, data);
+}
+
+static volatile sig_atomic_t urgent_signals;
+static void note_urgent(int number)
+{
+    urgent_signals += number == SIGURG;
+}
+
+static void *ends_at_once(void *nothing)
+{
+    return nothing;
+}
+
+/* Changes the rights of one thread, and then the user of all: does each thread of the process get the same answer? */
+static void gives_up_rights(int way)
+{
+    int ends[2];
+    make_pair(ends);
+    signal(SIGURG, note_urgent);
+    /* The C library prepares for threads when it makes the first. */
+    pthread_t thread;
+    pthread_create(&thread, NULL, ends_at_once, NULL);
+    pthread_join(thread, NULL);
+    MUST(fcntl(ends[1], F_SETOWN, getpid()));
+    switch (way) {
+    case 0:
+    case 1:
+        show("capset", with_setuid(0, 1, way));
+        break;
+    case 2:
+        show("prctl", prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0));
+        show("setuid", setuid(65534));
+        show("capset", with_setuid(1, 0, 0));
+        break;
+    case 3:
+        show("setresuid", syscall(SYS_setresuid, 65534, 65534, 65534));
+        break;
+    }
+    show("setuid", setuid(way < 2 ? 65534 : 0));
+    show("setuid", setuid(65533));
+    printf("user %d\n", getuid());
+    MUST(send(ends[0], "X", 1, MSG_OOB));
+    for (int turn = 0; turn < 5000 && !urgent_signals; turn++)
+        pause_ms(1);
+    printf("signals %d\n", urgent_signals);
+}
+
+/* A program that asks for SIGURG may change the rights of the thread that runs, as ProFTPD does. */
+static void rights_are_given_up_by_one_thread(void)
+{
+    for (int way = 0; way < 4; way++) {
+        int child = MUST(fork()), status;
+        if (child == 0) {
+            gives_up_rights(way);
+            fflush(stdout);
+            _exit(0);
+        }
+        MUST(waitpid(child, &status, 0));
+        printf("way %d: %s %d\n", way, WIFSIGNALED(status) ? "signal" : "status",
+               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    }
+}
+
 /* The same calls by their numbers, as libuv and others make them. */
 static void calls_by_number(void)
 {
@@ -1218,13 +1332,15 @@ static const struct {
     CASE(interrupted), CASE(restarted), CASE(restarted_by_one_of_two), CASE(handlers_receive),
     CASE(handlers_fork), CASE(handlers_jump), CASE(calls_that_were_left_hold_nothing),
     CASE(a_handler_forks_and_both_go_on), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
-    CASE(many_messages), CASE(messages_on_streams), CASE(short_names), CASE(vectors_of_many_parts),
+    CASE(many_messages), CASE(many_times), CASE(messages_on_streams), CASE(short_names),
+    CASE(vectors_of_many_parts),
     CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
     CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),
     CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(low_water_mark),
     CASE(event_descriptors_beside_sockets), CASE(cancelled_while_blocked), CASE(cancelled_before_a_call),
     CASE(cancellation_switched_off), CASE(cancelled_at_any_time), CASE(one_of_many_is_cancelled),
     CASE(handlers_end_their_thread), CASE(calls_by_number), CASE(confined_by_a_filter),
+    CASE(rights_are_given_up_by_one_thread),
 };
 
 int main(int count, char **arguments)

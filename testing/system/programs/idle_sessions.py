@@ -13,7 +13,7 @@ import sys
 import time
 
 path, count, marked = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-BELLS, LAYOUT = 16, int(os.environ.get("ATOLL_LAYOUT", "6"))
+BELLS, LAYOUT = 16, int(os.environ.get("ATOLL_LAYOUT", "7"))
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 controls = []

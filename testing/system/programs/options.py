@@ -15,7 +15,8 @@ OPTIONS = {
         DEBUG=1, REUSEADDR=2, TYPE=3, ERROR=4, DONTROUTE=5, BROADCAST=6, SNDBUF=7, RCVBUF=8, KEEPALIVE=9, OOBINLINE=10,
         NO_CHECK=11, PRIORITY=12, LINGER=13, REUSEPORT=15, PASSCRED=16, RCVLOWAT=18, SNDLOWAT=19, RCVTIMEO=20, SNDTIMEO=21,
         BINDTODEVICE=25, TIMESTAMP=29, ACCEPTCONN=30, TIMESTAMPNS=35, MARK=36, TIMESTAMPING=37, PROTOCOL=38, DOMAIN=39,
-        RXQ_OVFL=40, BUSY_POLL=46, MAX_PACING_RATE=47, INCOMING_CPU=49, ZEROCOPY=60, TXTIME=61),
+        RXQ_OVFL=40, BUSY_POLL=46, MAX_PACING_RATE=47, INCOMING_CPU=49, ZEROCOPY=60, TXTIME=61, TIMESTAMP_NEW=63,
+        TIMESTAMPNS_NEW=64),
     (IP, "IP"): dict(
         TOS=1, TTL=2, HDRINCL=3, OPTIONS=4, RECVOPTS=6, PKTINFO=8, MTU_DISCOVER=10, RECVERR=11, RECVTTL=12, RECVTOS=13,
         MTU=14, FREEBIND=15, TRANSPARENT=19, RECVORIGDSTADDR=20, MINTTL=21, BIND_ADDRESS_NO_PORT=24,
@@ -55,6 +56,12 @@ def sockets(own4, own6):
         it.connect(other.getsockname())
         return it, [other]
 
+    def ping(family, state, own):
+        it = socket.socket(family, socket.SOCK_DGRAM, 1 if family == socket.AF_INET else 58)
+        if state:
+            getattr(it, state)((own, 0))
+        return it, []
+
     def accepted(family):
         client, (listener,) = connected(family, socket.SOCK_STREAM)
         return listener.accept()[0], [client, listener]
@@ -64,6 +71,9 @@ def sockets(own4, own6):
             yield f"{kind}{name} fresh", lambda f=family, n=number: (socket.socket(f, n), [])
             yield f"{kind}{name} bound", lambda f=family, n=number: bound(f, n)
             yield f"{kind}{name} connected", lambda f=family, n=number: connected(f, n)
+        own = own4 if name == "4" else own6
+        for state in None, "bind", "connect":
+            yield f"icmp{name} {state}", lambda f=family, s=state, o=own: ping(f, s, o)
         yield f"tcp{name} listening", lambda f=family: listening(f)
         yield f"tcp{name} accepted", lambda f=family: accepted(f)
 

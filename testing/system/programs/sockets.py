@@ -1111,6 +1111,37 @@ def broken_pipe_kills():
 
 
 @case
+def a_clamp_is_set_again_as_it_is():
+    """py-amqp reads all options and sets them as they are."""
+    client, accepted = pair()
+    for end in client, accepted:
+        clamp = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP)
+        print("clamp:", clamp > 0)
+        attempt("set again", end.setsockopt, socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, clamp)
+        attempt("none", end.setsockopt, socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 0)
+
+
+@case
+def who_closes_first_does_not_linger():
+    """Dropbear asks for SO_LINGER, and closes what its child has."""
+    client, accepted = pair()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+    begin, closed = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(begin, 1)
+        attempt("child sends", accepted.send, b"still here")
+        accepted.close()
+        sys.stdout.flush()
+        os._exit(0)
+    accepted.close()
+    os.write(closed, b"x")
+    os.waitpid(child, 0)
+    attempt("client receives", client.recv, 100)
+    attempt("client receives", client.recv, 100)
+
+
+@case
 def close_wakes_nobody_but_the_peer():
     client, accepted = pair()
     got = []
@@ -1993,7 +2024,20 @@ def who_sends_a_listener_may_end_before_it_is_received():
     accepted.sendall(b"hello")
     print("recv:", client.recv(10))
     server.close()
-    attempt("connect", socket.create_connection, (LOOPBACK, port))
+    refused_in_time((LOOPBACK, port))
+
+
+def refused_in_time(name):
+    """Shows what connect(2) says once nobody listens: on Atoll, what held the port ends a moment later."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(name, timeout=10).close()
+        except ConnectionRefusedError:
+            break
+        except ConnectionResetError:
+            pass  # Its listener went while it was set up.
+    attempt("connect", socket.create_connection, name)
 
 
 @case
@@ -2005,17 +2049,7 @@ def a_listener_that_nobody_receives_ends():
     server.close()
     socket.create_connection(name, timeout=10).close()
     far.close()
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            socket.create_connection(name, timeout=10).close()
-        except ConnectionRefusedError:
-            break
-        except ConnectionResetError:
-            pass  # Its listener went while it was set up.
-        if time.monotonic() > deadline:
-            break
-    attempt("connect", socket.create_connection, name)
+    refused_in_time(name)
 
 
 @case
@@ -2455,8 +2489,8 @@ def udp_mtu_discovery():
 
 
 # linux/in.h and linux/in6.h
-IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR = 8, 12, 13, 20
-SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
+IP_PKTINFO, IP_RECVERR, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR = 8, 11, 12, 13, 20
+SOL_UDP, UDP_SEGMENT, UDP_GRO, MSG_ERRQUEUE = 17, 103, 104, 0x2000
 
 
 def control_of(sock, room=500, flags=0):
@@ -2597,6 +2631,102 @@ def datagram_segments():
             sizes |= {(level, kind, struct.unpack("i", value)[0]) for level, kind, value in control}
         print(received == text, all(size == (SOL_UDP, UDP_GRO, 100) for size in sizes))
         attempt("on a connection", pair()[0].setsockopt, SOL_UDP, UDP_GRO, 1)
+
+
+# asm-generic/socket.h: the options, which are the types of the messages, and what these count below a second.
+TIMES = {29: 1000, 35: 1, 63: 1000, 64: 1}
+
+
+def time_of(sock, since, until, flags=0):
+    """Receives something, and prints its control messages. Returns its time, if that is between these."""
+    data, control, got, _ = sock.recvmsg(100, 500, flags)
+    print("recvmsg:", data, [(level, kind, len(value)) for level, kind, value in control], got)
+    for level, kind, value in control:
+        if level == socket.SOL_SOCKET:
+            seconds, below = struct.unpack("qq", value)
+            step, moment = TIMES[kind], seconds * 10 ** 9 + below * TIMES[kind]
+            return moment if since // step * step <= moment <= until else (since, moment, until)
+    return None
+
+
+def wait_until(nanos):
+    while time.time_ns() < nanos:
+        pass
+
+
+def clock_of_arrivals():
+    """A socket that lets the kernel note when packets come, which it begins to do some time after the first such socket
+    is there (net_enable_timestamp): until then the time is that of the call that reads."""
+    server, client = datagram_pair(socket.AF_INET, LOOPBACK, [(socket.SOL_SOCKET, 35)])
+    while True:
+        client.sendto(b"when", server.getsockname())
+        readable(server)
+        until = time.time_ns()
+        wait_until(until + 1_000_000)
+        (_, _, value), = server.recvmsg(100, 500)[1]
+        seconds, nanos = struct.unpack("qq", value)
+        if seconds * 10 ** 9 + nanos <= until:
+            return server
+
+
+@case
+def datagram_times():
+    clock = clock_of_arrivals()
+    for family, address in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
+        for form in TIMES:
+            server, client = datagram_pair(family, address, [(socket.SOL_SOCKET, form), (0, IP_RECVTTL)])
+            shown = lambda: [server.getsockopt(socket.SOL_SOCKET, other) for other in TIMES]
+            print(form, shown())
+            since = time.time_ns()
+            client.sendto(b"when", server.getsockname())
+            readable(server)
+            until = time.time_ns()
+            wait_until(until + 2_000_000)
+            # It is when the datagram came, not when it is read.
+            peeked = time_of(server, since, until, socket.MSG_PEEK)
+            print(isinstance(peeked, int) or peeked, time_of(server, since, until) == peeked)
+            for other in TIMES:
+                print("set:", server.setsockopt(socket.SOL_SOCKET, other, 7), shown())
+                client.sendto(b"which", server.getsockname())
+                moment = time_of(server, until, time.time_ns() + 10 ** 10)
+                print(isinstance(moment, int) or moment)
+            server.setsockopt(socket.SOL_SOCKET, form, 0)
+            client.sendto(b"not asked", server.getsockname())
+            print("unset:", shown(), time_of(server, 0, 0))
+    attempt("short", server.setsockopt, socket.SOL_SOCKET, 29, b"123")
+
+
+@case
+def datagram_times_everywhere():
+    clock = clock_of_arrivals()
+    server, client = datagram_pair(socket.AF_INET, LOOPBACK, [(socket.SOL_SOCKET, 35)])
+    since = time.time_ns()
+    for room in 0, 15, 16, 24, 31, 32, 40:
+        client.sendto(b"when", server.getsockname())
+        data, control, flags, _ = server.recvmsg(100, room)
+        print("room for", room, data, [(level, kind, len(value)) for level, kind, value in control], flags)
+    client.sendto(b"to a child", server.getsockname())
+    sys.stdout.flush()
+    if os.fork() == 0:
+        moment = time_of(server, since, time.time_ns() + 10 ** 10)
+        print("child:", isinstance(moment, int) or moment, server.getsockopt(socket.SOL_SOCKET, 35))
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
+    # The time of an error is in front of it.
+    client.setsockopt(0, IP_RECVERR, 1)
+    since = time.time_ns()
+    client.sendto(b"nobody", (LOOPBACK, unused_port()))
+    poll = select.poll()
+    poll.register(client, 0)
+    print("poll:", poll.poll(10000)[0][1])
+    until = time.time_ns()
+    wait_until(until + 2_000_000)
+    attempt("recv", client.recv, 100)
+    data, control, flags, _ = client.recvmsg(0, 500, MSG_ERRQUEUE)
+    print("error:", [(level, kind, len(value)) for level, kind, value in control])
+    seconds, below = struct.unpack("qq", control[0][2])
+    print("in time:", since <= seconds * 10 ** 9 + below <= until)
 
 
 GROUP = "239.1.2.3"
@@ -3173,6 +3303,280 @@ def ports_after_root_is_given_up():
     again = socket.socket()
     again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     attempt("again", again.bind, (LOOPBACK, 80))
+
+ICMP_FILTER, ICMP6_FILTER, IPV6_CHECKSUM, SOL_RAW = 1, 1, 7, 255
+
+
+def raw_socket(v6=False):
+    """A raw socket of ICMP, and how it asks itself: its address and the types of request and reply."""
+    kind = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if v6 else (socket.AF_INET, socket.IPPROTO_ICMP)
+    it = socket.socket(kind[0], socket.SOCK_RAW, kind[1])
+    it.settimeout(10)
+    return it, "::1" if v6 else LOOPBACK, (128, 129) if v6 else (8, 0)
+
+
+def icmp_message(kind, number=0, text=b"text", code=0, v6=False):
+    """A message of ICMP with its checksum, which that of ICMPv6 gets when it leaves."""
+    head = struct.pack("!BBHHH", kind, code, 0, 4711, number)
+    words = head + text + bytes(len(text) % 2)
+    total = sum(struct.unpack("!%dH" % (len(words) // 2), words))
+    total = (total & 0xffff) + (total >> 16)
+    total = ~((total & 0xffff) + (total >> 16)) & 0xffff
+    return struct.pack("!BBHHH", kind, code, 0 if v6 else total, 4711, number) + text
+
+
+def raw_received(it, v6=False, flags=0):
+    """What comes next: of the header what does not differ from run to run, and of the message all but its checksum."""
+    octets, peer = it.recvfrom(70000, flags)
+    head = () if v6 else (octets[0], struct.unpack("!H", octets[2:4])[0] == len(octets), octets[8:10], octets[12:20])
+    text = octets if v6 else octets[20:]
+    return head, text[:2], text[4:40], len(octets), peer
+
+
+def is_quiet(*them):
+    return not select.select(them, [], [], 0)[0]
+
+
+@case
+def raw_sockets_hear_themselves():
+    for v6 in (False, True):
+        it, to, kinds = raw_socket(v6)
+        print(it.getsockname(), it.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE), it.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
+        attempt("no peer", it.getpeername)
+        attempt("no receiver", it.send, icmp_message(kinds[0], v6=v6))
+        for text in (b"", b"text", bytes(1001)):
+            attempt("request", it.sendto, icmp_message(kinds[0], 7, text, v6=v6), (to, 0))
+            print(raw_received(it, v6))
+            print(raw_received(it, v6))
+        # A port is none, or the number of the protocol with IPv6.
+        attempt("a port", it.sendto, icmp_message(kinds[1], 8, v6=v6), (to, 58 if v6 else 99))
+        print(raw_received(it, v6))
+        if v6:
+            attempt("another port", it.sendto, icmp_message(kinds[1], 8, v6=v6), (to, 99))
+        attempt("unknown type", it.sendto, icmp_message(200, 9, v6=v6), (to, 0))
+        print(raw_received(it, v6), is_quiet(it))
+        it.setblocking(False)
+        attempt("nothing", it.recv, 1)
+        attempt("out of band", it.recv, 1, socket.MSG_OOB)
+        attempt("out of band", it.sendto, icmp_message(kinds[1], v6=v6), socket.MSG_OOB, (to, 0))
+        if v6:
+            attempt("another family", it.sendto, icmp_message(8), ("::ffff:127.0.0.1", 0))
+            attempt("another family", it.bind, ("::ffff:127.0.0.1", 0))
+        attempt("listen", it.listen, 1)
+
+
+@case
+def raw_sockets_are_short_or_long():
+    it, to, _ = raw_socket()
+    # raw_recvmsg: the rest of what is too long is lost.
+    it.sendto(icmp_message(0, 1, b"0123456789"), (to, 0))
+    print(len(it.recv(24)), is_quiet(it))
+    it.sendto(icmp_message(0, 1, b"0123456789"), (to, 0))
+    octets, _, flags, _ = it.recvmsg(10)
+    print(len(octets), flags == socket.MSG_TRUNC)
+    # What is no whole header is sent, and nobody's (icmp_filter). A checksum may be wrong.
+    for length in (0, 1, 2, 7, 8, 60000, 65515):
+        attempt(length, it.sendto, bytes(length), (to, 0))
+    print([len(it.recv(70000)) for _ in range(3)], is_quiet(it))
+    attempt("too long", it.sendto, bytes(65516), (to, 0))
+    six, to, _ = raw_socket(True)
+    for length in (0, 1, 2, 3, 8, 60000):
+        attempt(length, six.sendto, b"\x81" * length, (to, 0))
+    print([len(six.recv(70000)) for _ in range(2)], is_quiet(six))
+
+
+@case
+def raw_sockets_filter():
+    for v6 in (False, True):
+        it, to, kinds = raw_socket(v6)
+        level, name, words = (socket.IPPROTO_ICMPV6, ICMP6_FILTER, 8) if v6 else (SOL_RAW, ICMP_FILTER, 1)
+        print(it.getsockopt(level, name, 64))
+        takes = [0xffffffff] * words
+        takes[kinds[1] // 32] &= ~(1 << kinds[1] % 32)
+        it.setsockopt(level, name, struct.pack("=%dI" % words, *takes))
+        print(it.getsockopt(level, name, 64), it.getsockopt(level, name, 3))
+        it.sendto(icmp_message(kinds[0], 1, v6=v6), (to, 0))
+        print(raw_received(it, v6), is_quiet(it))
+        # The first octets are set, and the others stay.
+        it.setsockopt(level, name, b"\xff")
+        print(it.getsockopt(level, name, 64))
+        it.setsockopt(level, name, bytes(64))
+        print(it.getsockopt(level, name, 64))
+        it.sendto(icmp_message(kinds[0], 2, v6=v6), (to, 0))
+        print(raw_received(it, v6), raw_received(it, v6))
+        attempt("other", it.getsockopt, level, 77)
+        attempt("other", it.setsockopt, level, 77, 1)
+    attempt("no filter", socket.socket(socket.AF_INET, socket.SOCK_DGRAM).setsockopt, SOL_RAW, ICMP_FILTER, 1)
+
+
+@case
+def raw_sockets_have_options():
+    for v6 in (False, True):
+        it, to, kinds = raw_socket(v6)
+        print(it.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR))
+        attempt("unknown", it.getsockopt, socket.IPPROTO_IP, 77)
+        if v6:
+            attempt("checksum", it.getsockopt, socket.IPPROTO_IPV6, IPV6_CHECKSUM)
+            attempt("checksum", it.setsockopt, socket.IPPROTO_IPV6, IPV6_CHECKSUM, 2)
+            attempt("only", it.getsockopt, socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        else:
+            attempt("header", it.getsockopt, socket.IPPROTO_IP, socket.IP_HDRINCL)
+            attempt("header", it.setsockopt, socket.IPPROTO_IP, socket.IP_HDRINCL, 0)
+            it.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 9)
+            it.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x20)
+            it.sendto(icmp_message(kinds[1], 3), (to, 0))
+            octets = it.recv(100)
+            print(octets[1], octets[8])
+            it.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+            it.sendto(icmp_message(kinds[1], 3), (to, 0))
+            print(it.recvmsg(100, 100)[1])
+        # A message in two calls.
+        message = icmp_message(kinds[1], 4, v6=v6)
+        attempt("begun", it.sendto, message[:6], socket.MSG_MORE, (to, 0))
+        print(is_quiet(it))
+        attempt("ended", it.sendto, message[6:], (to, 0))
+        print(raw_received(it, v6))
+
+
+@case
+def raw_sockets_bind_and_connect():
+    for v6 in (False, True):
+        it, to, kinds = raw_socket(v6)
+        elsewhere = "2001:db8::1234" if v6 else "198.18.7.7"
+        attempt("foreign", it.bind, (elsewhere, 0))
+        attempt("bind", it.bind, (to, 5))
+        print(it.getsockname()[:2])
+        attempt("bind again", it.bind, ("::" if v6 else "0.0.0.0", 0))
+        attempt("bind again", it.bind, (to, 0))
+        it.sendto(icmp_message(kinds[1], 1, v6=v6), (to, 0))
+        print(raw_received(it, v6))
+        attempt("connect", it.connect, (to, 0))
+        attempt("peer", it.getpeername)
+        print(it.getsockname()[:2])
+        attempt("send", it.send, icmp_message(kinds[1], 2, v6=v6))
+        print(raw_received(it, v6))
+        attempt("bind", it.bind, (to, 0))
+        attempt("peer with port", it.connect, (to, 4))
+        attempt("peer", it.getpeername)
+        attempt("shutdown", it.shutdown, socket.SHUT_RDWR)
+        attempt("send", it.send, icmp_message(kinds[1], 3, v6=v6))
+    # On the loopback each packet comes from where it goes to, unless a socket says otherwise.
+    one, two = raw_socket()[0], raw_socket()[0]
+    one.bind(("127.0.0.2", 0))
+    two.connect(("127.0.0.3", 0))
+    three = raw_socket()[0]
+    three.sendto(icmp_message(0, 1), ("127.0.0.2", 0))
+    print(raw_received(one)[3], is_quiet(two))
+    four = raw_socket()[0]
+    four.bind(("127.0.0.3", 0))
+    four.sendto(icmp_message(0, 2), (two.getsockname()[0], 0))
+    print(raw_received(two)[4], is_quiet(one))
+    print(raw_received(three)[2][3:4], raw_received(three)[2][3:4])
+
+
+@case
+def raw_sockets_each_get_a_copy():
+    for v6 in (False, True):
+        one, to, kinds = raw_socket(v6)
+        two, _, _ = raw_socket(v6)
+        level = socket.IPPROTO_ICMPV6 if v6 else socket.IPPROTO_ICMP
+        try:
+            # Everybody may ping, as on a usual Linux.
+            with open("/proc/sys/net/ipv4/ping_group_range", "w") as range_of_groups:
+                range_of_groups.write("0 2147483647")
+        except OSError:
+            pass
+        ping = socket.socket(one.family, socket.SOCK_DGRAM, level)
+        ping.settimeout(10)
+        ping.bind((to, 4711))
+        ping.sendto(icmp_message(kinds[0], 5, v6=v6), (to, 0))
+        print(len(ping.recv(100)))
+        for it in (one, two):
+            print(raw_received(it, v6), raw_received(it, v6), is_quiet(it))
+        # That of the other family hears nothing.
+        other, _, _ = raw_socket(not v6)
+        one.sendto(icmp_message(kinds[0], 6, v6=v6), (to, 0))
+        print(raw_received(two, v6)[2], raw_received(two, v6)[2], is_quiet(other))
+        # One that is closed takes nothing from the others.
+        one.close()
+        two.sendto(icmp_message(kinds[1], 7, v6=v6), (to, 0))
+        print(raw_received(two, v6)[2], is_quiet(two))
+
+
+@case
+def raw_sockets_hear_of_errors():
+    it, to, _ = raw_socket()
+    # A port of UDP that nobody has: the error is heard as a message.
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind((to, 0))
+    port = udp.getsockname()[1]
+    udp.close()
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (to, port))
+    head, kind, text, length, peer = raw_received(it)
+    print(head[0], kind, text[4:5], length, peer)
+
+
+@case
+def raw_sockets_are_inherited():
+    it, to, kinds = raw_socket()
+    it.set_inheritable(True)
+    it.setsockopt(SOL_RAW, ICMP_FILTER, struct.pack("=I", ~1 & 0xffffffff))
+    child = os.fork()
+    if child == 0:
+        it.sendto(icmp_message(8, 1), (to, 0))
+        print(raw_received(it)[2][:4], flush=True)
+        # A program that gives up its privileges keeps what it has, and gets nothing new.
+        os.setuid(65534)
+        attempt("new", raw_socket)
+        it.sendto(icmp_message(8, 2), (to, 0))
+        print(raw_received(it)[2][:4], flush=True)
+        source = ("import socket, struct\n"
+                  f"it = socket.socket(fileno={it.fileno()})\n"
+                  "it.settimeout(10)\n"
+                  "print(it.type, it.proto, it.getsockopt(255, 1, 4))\n"
+                  f"it.sendto({icmp_message(8, 3)!r}, ('{to}', 0))\n"
+                  "print(it.recv(100)[24:28])")
+        os.execv("/usr/bin/python3", ["python3", "-c", source])
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    it.sendto(icmp_message(8, 4), (to, 0))
+    print(raw_received(it)[2][:4])
+
+
+@case
+def raw_sockets_need_a_capability():
+    """CAP_NET_RAW counts when the socket is made: capabilities(7)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def families(what):
+        for v6 in (False, True):
+            attempt(what, lambda: raw_socket(v6)[0].type)
+
+    families("root")
+
+    def without_capability():
+        # PR_CAPBSET_DROP, and the effective set without CAP_NET_RAW.
+        head, data = struct.pack("=Ii", 0x20080522, 0), bytearray(24)
+        buffer = (ctypes.c_char * 24).from_buffer(data)
+        print(libc.capget(head, buffer))
+        data[1] &= ~(1 << 13 - 8)
+        print(libc.capset(head, buffer), flush=True)
+        families("root without it")
+        # What is not effective can become so.
+        data[1] |= 1 << 13 - 8
+        print(libc.capset(head, buffer), flush=True)
+        families("root with it again")
+
+    for function, uid in ((lambda: families("nobody"), 65534), (without_capability, 0)):
+        child = os.fork()
+        if child == 0:
+            # A private stack lets in who is there while it is root.
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            os.setuid(uid)
+            function()
+            sys.stdout.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+    attempt("datagrams", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).type)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
  *   stepping WAY HANDLER EVERY [FIRST]    at each EVERY-th instruction, from the FIRST on, of a round of calls, one in each round,
  *                                         HANDLER interrupts; WAY is `symbols` or `raw` (system calls by an instruction)
  *   stepping WAY death EVERY [FIRST]      a process with sockets of its family is killed there, and the family goes on
+ *   stepping WAY stop EVERY [FIRST]       it is stopped there before, and its brother's own sockets do not wait for it
  *   stepping WAY count                    how many instructions the calls take, in which object
  *
  * HANDLER is `sockets` (uses sockets), `forks` (the child uses sockets) or `jumps` (leaves by siglongjmp). A round is socket, connect, epoll_wait, accept, send, recv and close on a connection to itself. Everything is on the
@@ -13,6 +14,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -463,11 +465,42 @@ static void use_family(int family[2])
     _exit(0);
 }
 
-static void die(const char *name, int every, unsigned long first)
+/* Asks for what the family's connection has received, again and again. Returns when a call has come back often enough. */
+static void *ask_family(void *family)
+{
+    unsigned char octet;
+    for (int turn = 0; turn < 4; turn++)
+        if (recv(*(int *)family, &octet, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno != EAGAIN)
+            fail("the brother asks the family: %s", strerror(errno));
+    return NULL;
+}
+
+/* A brother of the stopped one: while one of its threads asks for a connection of the family, another uses sockets of its own. */
+static void go_on_beside(int family[2], int begin)
+{
+    int ends[2];
+    unsigned char octet = 1;
+    listen_anew();
+    make_pair(ends);
+    MUST(read(begin, &octet, 1));
+    pthread_t asks;
+    if (pthread_create(&asks, NULL, ask_family, &family[0]))
+        fail("the brother has no thread");
+    for (int turn = 0; turn < 50; turn++) {
+        MUST(send(ends[0], &octet, 1, 0));
+        MUST(recv(ends[1], &octet, 1, 0));
+    }
+    if (pthread_join(asks, NULL))
+        fail("the brother's thread is gone");
+    _exit(0);
+}
+
+static void die(const char *name, int every, unsigned long first, int stopped)
 {
     unsigned long rounds = 0;
-    int family[2], ends[2];
+    int family[2], ends[2], begin[2];
     prepare();
+    MUST(pipe(begin));
     make_pair(family);
     for (at_instruction = first;; at_instruction += every, rounds++) {
         traced = MUST(fork());
@@ -480,6 +513,9 @@ static void die(const char *name, int every, unsigned long first)
             unsigned char octet;
             _exit(poll(&entry, 1, DEADLINE_S * 1000) != 1 || recv(own[0].ends[1], &octet, 1, 0) != 1 || octet != 9);
         }
+        pid_t beside = stopped ? MUST(fork()) : 1;
+        if (!beside)
+            go_on_beside(family, begin[0]);
         if (!run_to_round())
             fail("it ends too early");
         step_to_begin();
@@ -487,8 +523,16 @@ static void die(const char *name, int every, unsigned long first)
         int goes_on = 1;
         while (done < at_instruction && (goes_on = step()))
             done++;
-        MUST(kill(traced, SIGKILL));
         int status;
+        if (stopped) {
+            alarm(DEADLINE_S);
+            MUST(write(begin[1], "", 1));
+            MUST(waitpid(beside, &status, 0));
+            if (status)
+                fail("instruction %lu: the brother of the stopped one ends with %x", at_instruction, status);
+            alarm(0);
+        }
+        MUST(kill(traced, SIGKILL));
         MUST(waitpid(traced, &status, 0));
         /* The peer: what the dead one has sent, whole, and then what the family says. */
         unsigned char octet = 2, got = 0;
@@ -511,7 +555,7 @@ static void die(const char *name, int every, unsigned long first)
             break;
     }
     fprintf(stderr, "%s: %lu deaths, %lu instructions\n", name, rounds, at_instruction);
-    printf("%s: a family goes on wherever one of it dies\n", name);
+    printf("%s: a family goes on wherever one of it %s\n", name, stopped ? "is stopped and dies" : "dies");
 }
 
 /* ---- counting ---- */
@@ -553,8 +597,9 @@ static unsigned char code_at(unsigned long address)
     return ptrace(PTRACE_PEEKTEXT, traced, address, 0);
 }
 
-enum { SEND, RECEIVE, EMPTY, POLL, KINDS };
-static const char *const KIND_NAMES[KINDS] = {"send of 1 octet", "recv of 1 octet", "recv that finds nothing", "epoll_wait of a ready socket"};
+enum { SEND, RECEIVE, EMPTY, IDLE, POLL, KINDS };
+static const char *const KIND_NAMES[KINDS] = {"send of 1 octet", "recv of 1 octet", "recv that finds nothing", "epoll_wait that finds nothing",
+                                               "epoll_wait of a ready socket"};
 
 /* One call of each kind, after some that are not counted. */
 static void be_counted(void)
@@ -565,13 +610,14 @@ static void be_counted(void)
     prepare();
     int other = MUST(epoll_create1(0));
     MUST(epoll_ctl(other, EPOLL_CTL_ADD, own[0].ends[1], &event));
-    for (int i = 0; i < 64; i++) {
-        int is_counted = i == 63;
+    /* Each 64th call that finds nothing looks whether the stack is there: not the counted ones. */
+    for (int i = 0; i < 60; i++) {
+        int is_counted = i == 59;
         for (int kind = 0; kind < KINDS; kind++) {
             struct timespec moment = {0, 20000000};
             if (kind == POLL) {
                 send_octets(own[0].ends[0], &octet, 1, 0);
-                poll(&(struct pollfd){.fd = own[0].ends[1], .events = POLLIN}, 1, 1000);
+                poll(&(struct pollfd){.fd = own[0].ends[1], .events = POLLIN}, 1, DEADLINE_S * 1000);
             }
             if (is_counted) {
                 nanosleep(&moment, NULL);
@@ -580,14 +626,15 @@ static void be_counted(void)
             }
             long result = kind == SEND  ? send_octets(own[0].ends[0], &octet, 1, 0)
                         : kind == POLL  ? wait_in(other, &event, 1, 0)
+                        : kind == IDLE  ? wait_in(other, &event, 1, 0)
                         : kind == EMPTY ? receive(own[0].ends[1], &octet, 1, MSG_DONTWAIT)
                                         : receive(own[0].ends[1], &octet, 1, 0);
             if (is_counted)
                 end_steps();
-            if (result != (kind == EMPTY ? -1 : 1))
+            if (result != (kind == EMPTY ? -1 : kind != IDLE))
                 fail("%s: %ld", KIND_NAMES[kind], result);
             if (kind == SEND)
-                poll(&(struct pollfd){.fd = own[0].ends[1], .events = POLLIN}, 1, 1000);
+                poll(&(struct pollfd){.fd = own[0].ends[1], .events = POLLIN}, 1, DEADLINE_S * 1000);
         }
         receive(own[0].ends[1], &octet, 1, 0);
     }
@@ -641,7 +688,9 @@ int main(int count, char **arguments)
     if (!strcmp(arguments[2], "count"))
         count_instructions();
     else if (!strcmp(arguments[2], "death"))
-        die("death", every, first);
+        die("death", every, first, 0);
+    else if (!strcmp(arguments[2], "stop"))
+        die("stop", every, first, 1);
     else
         for (size_t i = 0; i < sizeof HANDLERS / sizeof *HANDLERS; i++)
             if (!strcmp(arguments[2], HANDLERS[i].name))

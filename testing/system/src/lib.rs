@@ -13,7 +13,7 @@ mod turn;
 mod wire;
 
 pub use events::Events;
-pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak};
+pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak, usual_configuration};
 pub use process::{Proc, Scratch, until};
 pub use programs::{compiled, compiled_apart, compiled_by, compiled_of, compiled_statically, of_go, program};
 pub use turn::{Alone, Turn, alone, beside};

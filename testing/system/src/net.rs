@@ -420,6 +420,17 @@ impl Net {
         Proc::start(self.on_client(program).args(arguments), None)
     }
 
+    /// Pings from the client's end until `count` requests are answered. `arguments` are options and the host.
+    ///
+    /// # Panics
+    /// If so many are not answered in 20 s. How long an answer takes does not matter: ping without a deadline
+    /// does not wait for one that is later than twice the slowest before.
+    pub fn pings(&self, count: u32, arguments: &[&str]) {
+        let count = count.to_string();
+        let options = ["-q", "-n", "-c", &count, "-i", "0.02", "-w", "20"];
+        self.client("ping", &[&options[..], arguments].concat()).success(30);
+    }
+
     /// Waits until a socket listens on a port of the stack.
     ///
     /// # Panics
@@ -569,7 +580,14 @@ impl NoNet {
     /// Returns `command` in a namespace where the kernel has nothing but a loopback.
     pub fn without_network(&self, command: &Command) -> Command {
         let mut wrapped = Command::new("unshare");
-        wrapped.args(["-n", "--", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"]);
+        wrapped.args([
+            "-n",
+            "--",
+            "sh",
+            "-c",
+            "ip link set lo up; echo 0 2147483647 >/proc/sys/net/ipv4/ping_group_range; exec \"$@\"",
+            "sh",
+        ]);
         wrapped.arg(command.get_program()).args(command.get_args());
         wrapped
     }

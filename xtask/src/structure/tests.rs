@@ -38,6 +38,14 @@ fn only_tests_may_use_what_stands_outside_the_building() {
 }
 
 #[test]
+fn tests_may_use_what_the_product_may_not() {
+    let mut transport = member("crates/servers/transport", &["crates/sockets"]);
+    assert_eq!(arrows::check(&[transport.clone()]).len(), 1);
+    transport.arrows[0].only_tests = true;
+    assert!(arrows::check(&[transport]).is_empty());
+}
+
+#[test]
 fn a_crate_without_a_storey_is_reported() {
     assert_eq!(arrows::check(&[member("crates/misc", &[])]).len(), 1);
 }

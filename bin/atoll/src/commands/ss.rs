@@ -73,7 +73,7 @@ impl Ss {
     }
 
     fn wants(&self, row: &SocketRow) -> bool {
-        let protocol = if self.tcp == self.udp { true } else { (row.proto == "tcp") == self.tcp };
+        let protocol = self.tcp == self.udp || row.proto == if self.tcp { "tcp" } else { "udp" };
         let is_listener = matches!(row.state.as_str(), "LISTEN" | "UNCONN");
         protocol && (self.all || is_listener == self.listening)
     }

@@ -13,7 +13,7 @@ use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 /// Returns the row of one socket in `atoll ss`.
 pub fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
     SocketRow {
-        proto: if facts.protocol == Protocol::Tcp { "tcp" } else { "udp" }.into(),
+        proto: facts.protocol.name().into(),
         state: state_name(facts.protocol, facts.state).into(),
         recv_q: facts.receive_queue,
         send_q: facts.send_queue,
@@ -101,7 +101,7 @@ fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
 /// Returns the state as `ss` writes it.
 fn state_name(protocol: Protocol, state: u8) -> &'static str {
     match (protocol, state) {
-        (Protocol::Udp, tcp_state::CLOSED) => "UNCONN",
+        (Protocol::Icmp | Protocol::Raw | Protocol::Udp, tcp_state::CLOSED) => "UNCONN",
         (_, tcp_state::ESTABLISHED) => "ESTAB",
         (_, tcp_state::SYN_SENT) => "SYN-SENT",
         (_, tcp_state::SYN_RECEIVED) => "SYN-RECV",

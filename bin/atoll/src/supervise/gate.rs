@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_supervisor::{Door, Rights};
 use atoll_sys::epoll::{Epoll, EventFlags};
@@ -59,9 +60,12 @@ impl Gate {
         self.rights.may_administer(asker(opened), asks.map(asker))
     }
 
-    /// Returns whether a process that has these credentials now may have `port`.
-    pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
-        self.users.may_bind(peer, port)
+    /// Returns whether a process that has these credentials now may have `port` of `protocol`.
+    pub fn may_bind(&self, peer: &Peer, protocol: Protocol, port: u16) -> bool {
+        match protocol {
+            Protocol::Raw => self.users.may_open_raw(peer),
+            Protocol::Icmp | Protocol::Tcp | Protocol::Udp => self.users.may_bind(peer, port),
+        }
     }
 
     /// Returns the rights of a session that `peer` opens.

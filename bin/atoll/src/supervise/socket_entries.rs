@@ -23,7 +23,12 @@ fn entry(row: &SocketRow, user_of: impl Fn(u32) -> u32) -> Option<SocketEntry> {
     Some(SocketEntry {
         local: endpoint(&row.local)?,
         remote: endpoint(&row.peer)?,
-        protocol: if row.proto == "udp" { Protocol::Udp } else { Protocol::Tcp },
+        protocol: match &*row.proto {
+            "udp" => Protocol::Udp,
+            "icmp" => Protocol::Icmp,
+            "raw" => Protocol::Raw,
+            _ => Protocol::Tcp,
+        },
         state,
         replica: row.replica,
         session: row.session,

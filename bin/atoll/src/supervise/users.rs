@@ -1,9 +1,9 @@
 //! Decides which ports the user of a session may bind, and whether the user's sessions have a common limit.
 //!
-//! As on Linux, a port below `ports.unprivileged_start` needs CAP_NET_BIND_SERVICE; the configuration may
-//! also give such ports to users. The user that runs the stack may bind every port. The decision is made when
-//! a port is asked for, by the credentials that the asking process has then. A session has no user, because
-//! its process may give up its own at any time.
+//! As on Linux, a port below `ports.unprivileged_start` needs CAP_NET_BIND_SERVICE, and a raw socket
+//! CAP_NET_RAW; the configuration may also give such ports to users. The user that runs the stack may bind
+//! every port. The decision is made when a port is asked for, by the credentials that the asking process has
+//! then. A session has no user, because its process may give up its own at any time.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -68,7 +68,15 @@ impl Users {
     pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
         let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
         let user = User { uid: peer.uid, ports, ..User::anybody(self.unprivileged_start) };
-        peer.uid == self.own || peer.uid == 0 || user.may_bind(port) || may_bind_low(peer)
+        let is_master = peer.uid == self.own || peer.uid == 0;
+        is_master || user.may_bind(port) || may(peer, BIND_SERVICE)
+    }
+
+    /// Returns whether a process that has `peer`'s credentials now may open raw sockets. As on Linux, root
+    /// may not without the capability. The user that runs a stack without being root has no capability on
+    /// this machine, and all rights on that stack.
+    pub fn may_open_raw(&self, peer: &Peer) -> bool {
+        (peer.uid == self.own && peer.uid != 0) || may(peer, NET_RAW)
     }
 }
 
@@ -92,17 +100,19 @@ pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
 
 /// CAP_NET_BIND_SERVICE: see capabilities(7).
 const BIND_SERVICE: u32 = 10;
+/// CAP_NET_RAW: see capabilities(7).
+const NET_RAW: u32 = 13;
 
 /// Returns whether the process has the capability now, in the user namespace of this process. A process in
 /// another pid namespace has no number here, and counts as having none.
-fn may_bind_low(peer: &Peer) -> bool {
+fn may(peer: &Peer, capability: u32) -> bool {
     let of = |name| read_to_string(format!("/proc/{}/{name}", peer.pid)).ok();
     // In a user namespace of its own a process may have all capabilities, but then it has another map:
     // user_namespaces(7).
     let is_inside =
         || of("uid_map").is_some_and(|map| read_to_string("/proc/self/uid_map").is_ok_and(|own| own == map));
     peer.pid != 0
-        && of("status").is_some_and(|status| has_capability(&status, peer.uid, BIND_SERVICE))
+        && of("status").is_some_and(|status| has_capability(&status, peer.uid, capability))
         && is_inside()
 }
 
@@ -150,6 +160,18 @@ mod tests {
         assert!(!has_capability(status, 33, 11));
         assert!(!has_capability(&status.replace("400", "bff"), 33, BIND_SERVICE));
         assert!(!has_capability("", 33, BIND_SERVICE));
+    }
+
+    #[test]
+    fn raw_sockets_are_for_the_capability_and_for_the_user_of_a_stack_that_is_not_roots() {
+        let configuration = ports("[ports]\nunprivileged_start = 0\nusers = { 33 = [\"1-1023\"] }");
+        let may = |own, peer: Peer| Users::new(own, &configuration).may_open_raw(&peer);
+        let nowhere = |uid| Peer { pid: 0, uid, gid: uid };
+        assert!(may(1000, nowhere(1000)));
+        assert!(!may(1000, nowhere(33)) && !may(1000, nowhere(0)) && !may(0, nowhere(0)));
+        let status = |effective: &str| format!("Uid:\t0\t0\t0\t0\nCapEff:\t{effective}\n");
+        assert!(has_capability(&status("0000000000002000"), 0, NET_RAW));
+        assert!(!has_capability(&status("000001ffffffdfff"), 0, NET_RAW));
     }
 
     #[test]

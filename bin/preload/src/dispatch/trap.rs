@@ -439,8 +439,13 @@ unsafe fn concerns_us(number: c_long, registers: &Registers<'_>) -> bool {
         libc::SYS_readlinkat => unsafe {
             shadow::is_hosted() && is_in_proc(word(libc::REG_RSI) as *const u8)
         },
-        _ => CONCERN_US.contains(&number),
+        _ => always_concerns_us(number),
     }
+}
+
+/// Returns whether this library has something to do with a call, whatever its words are.
+pub fn always_concerns_us(number: c_long) -> bool {
+    FREQUENT.contains(&number) || OTHERS.contains(&number)
 }
 
 unsafe fn is_in_proc(path: *const u8) -> bool {
@@ -448,8 +453,9 @@ unsafe fn is_in_proc(path: *const u8) -> bool {
     !path.is_null() && b"/proc/".iter().enumerate().all(|(at, octet)| unsafe { *path.add(at) } == *octet)
 }
 
-/// The calls that [`crate::symbols`] knows, whatever their words are.
-const CONCERN_US: [c_long; 57] = [
+/// The calls that [`crate::symbols`] knows, whatever their words are, and that programs make often:
+/// [`super::rewriting`] leads them here without a trap.
+pub const FREQUENT: [c_long; 29] = [
     libc::SYS_socket,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -468,24 +474,28 @@ const CONCERN_US: [c_long; 57] = [
     libc::SYS_recvmmsg,
     libc::SYS_sendmmsg,
     libc::SYS_sendfile,
-    libc::SYS_splice,
-    libc::SYS_close_range,
-    libc::SYS_dup,
-    libc::SYS_dup2,
-    libc::SYS_dup3,
     libc::SYS_fcntl,
     libc::SYS_ioctl,
-    libc::SYS_pidfd_getfd,
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_select,
     libc::SYS_pselect6,
-    libc::SYS_epoll_create,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
+];
+
+/// The other calls that [`crate::symbols`] knows, whatever their words are.
+const OTHERS: [c_long; 33] = [
+    libc::SYS_splice,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_epoll_create,
     libc::SYS_io_uring_setup,
     libc::SYS_fork,
     libc::SYS_vfork,
@@ -507,4 +517,9 @@ const CONCERN_US: [c_long; 57] = [
     libc::SYS_setuid,
     libc::SYS_setreuid,
     libc::SYS_setresuid,
+    libc::SYS_setgid,
+    libc::SYS_setregid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
 ];

@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::AtomicBool;
 
-use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Owner;
 use atoll_sockets::client::object::{Kind, Socket};
@@ -326,7 +325,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     let socket = table::object_at(fd).and_then(|object| {
         STATE.with(|state| {
             let socket = state.client.socket(object)?;
-            let is_datagram = socket.protocol == Protocol::Udp;
+            let is_datagram = socket.protocol.is_datagram();
             Some((
                 object,
                 matches!(socket.kind, Kind::Fresh),

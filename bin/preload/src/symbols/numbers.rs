@@ -24,7 +24,7 @@ use crate::dispatch::{Words, masks};
 use crate::real::sys;
 use crate::settings::settings;
 use crate::table::reserved;
-use crate::{process, real, shadow};
+use crate::{process, real, shadow, urgent};
 
 // linux/seccomp.h.
 const SECCOMP_SET_MODE_STRICT: c_long = 0;
@@ -170,8 +170,16 @@ unsafe fn of_privileges(call: &Call) -> Option<c_long> {
             // The C library's functions change all threads, the system calls one.
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
                 users::before_change();
-                n.pass_on()
+                let result = n.pass_on();
+                urgent::renew_watch();
+                result
             }
+            libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setgroups => {
+                let result = n.pass_on();
+                urgent::renew_watch();
+                result
+            }
+            libc::SYS_capset => users::capset(n.pointer(0), n.pointer(1)).into(),
             _ => return None,
         }
     };

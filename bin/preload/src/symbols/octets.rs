@@ -6,7 +6,6 @@ use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::ancillary::{Addressed, Written};
-use atoll_sockets::options::Name;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::sockets::{goes_to_kernel, server};
@@ -190,8 +189,7 @@ unsafe fn receiver(
     if addr.is_null() {
         return Ok(None);
     }
-    let known = STATE
-        .with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.options.is_on(Name::V6Only))));
+    let known = STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.is_v6_only())));
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
@@ -204,14 +202,25 @@ unsafe fn receiver(
     // SAFETY: the caller's promise.
     match unsafe { Address::read(addr, len) } {
         // udpv6_sendmsg: an AF_INET6 socket takes addresses of both kinds.
-        Address::Ours { endpoint, v6 } if v6_socket || !v6 => {
+        Address::Ours { endpoint, v6 } if v6_socket == v6 || v6_socket && protocol == Protocol::Udp => {
             match goes_to_kernel(object, endpoint) {
                 Ok(true) => return Err(None),
                 Ok(false) => {}
                 Err(errno) => return Err(Some(errno)),
             }
+            if protocol == Protocol::Icmp && v6_only && endpoint.addr.is_v4() {
+                // ping_v6_sendmsg
+                return Err(Some(Errno::EINVAL));
+            }
             if v6_only && endpoint.addr.is_v4() {
                 return Err(Some(Errno::ENETUNREACH));
+            }
+            // rawv6_sendmsg
+            if protocol == Protocol::Raw
+                && v6_socket
+                && ![0, Protocol::raw_port(true)].contains(&endpoint.port)
+            {
+                return Err(Some(Errno::EINVAL));
             }
             let here = endpoint.addr.is_unspecified();
             Ok(Some(if here {
@@ -291,7 +300,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
             msg.msg_controllen = control.len;
             let truncated = if received.truncated { libc::MSG_TRUNC } else { 0 };
             let truncated = truncated | if control.truncated { libc::MSG_CTRUNC } else { 0 };
-            msg.msg_flags = truncated | if received.urgent { libc::MSG_OOB } else { 0 };
+            let queued = if received.fault.is_some() { libc::MSG_ERRQUEUE } else { 0 };
+            msg.msg_flags = truncated | queued | if received.urgent { libc::MSG_OOB } else { 0 };
             received.len as ssize_t
         }
         Err(errno) => length(Err(errno)),
@@ -340,7 +350,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
 /// # Safety
 /// `msg` has as much room for control messages as it says, if any.
 unsafe fn write_control(object: u32, received: &transfer::Received, msg: &msghdr) -> Written {
-    if received.details.is_none() && received.segment.is_none() {
+    if received.details.is_none() && received.segment.is_none() && received.fault.is_none() {
         return Written::default();
     }
     let out: &mut [u8] = match msg.msg_control.is_null() {

@@ -16,7 +16,7 @@ use crate::spawn_actions::sockets_after;
 use crate::state::is_away;
 use crate::supervisor::{SUPERVISOR, keep_connection};
 use crate::unserved::{self, Makes, Program};
-use crate::{real, table};
+use crate::{real, table, urgent};
 
 unsafe extern "C" {
     static environ: Strings;
@@ -256,7 +256,17 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     unserved::shell(std::ptr::null_mut(), Makes::Descriptor, || unsafe { real::popen(command, mode) })
 }
 
-/// Passes on prctl(2), and notes that a filter for system calls is installed.
+/// What prctl(2) changes of the credentials of the running thread alone.
+const OF_CREDENTIALS: [c_int; 5] = [
+    libc::PR_SET_KEEPCAPS,
+    libc::PR_SET_SECUREBITS,
+    libc::PR_CAPBSET_DROP,
+    libc::PR_CAP_AMBIENT,
+    libc::PR_SET_NO_NEW_PRIVS,
+];
+
+/// Passes on prctl(2), and notes that a filter for system calls is installed, or that this thread has other
+/// credentials.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     // SAFETY: passed on. The C library's function passes on as many words, whatever the option takes.
@@ -266,6 +276,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     }
     if result == 0 {
         crate::dispatch::note_program(option, a);
+    }
+    if OF_CREDENTIALS.contains(&option) {
+        urgent::renew_watch();
     }
     result
 }

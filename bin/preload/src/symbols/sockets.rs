@@ -28,7 +28,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         return made.unwrap_or_else(fail);
     }
     reserved::give_back();
-    let fd = real::kernel_socket(domain, kind, protocol);
+    let (kernel_kind, kernel_protocol) = placeholder(domain, kind, protocol);
+    let fd = real::kernel_socket(domain, kernel_kind, kernel_protocol);
     if fd < 0 {
         return fd;
     }
@@ -36,13 +37,17 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     let what = match (domain, kind & 0xf, protocol) {
         (libc::AF_INET, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, false),
         (libc::AF_INET, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, false),
+        (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP) => (Protocol::Icmp, false),
+        (libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6) => (Protocol::Icmp, true),
         (libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, true),
         (libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, true),
+        _ if is_raw(domain, kind, protocol) && serves_icmp() => (Protocol::Raw, domain == libc::AF_INET6),
         (libc::AF_INET | libc::AF_INET6, ..) => return of_another_kind(fd, kind, protocol),
         _ => return fd,
     };
     crate::real::count_system_call();
     match calls::socket(fd, what.0, what.1, nonblocking, close_on_exec) {
+        Ok(()) if what.0 == Protocol::Raw => open_raw(fd),
         Ok(()) => fd,
         Err(errno) => {
             table::close(fd);
@@ -51,7 +56,45 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     }
 }
 
-/// A socket of AF_INET or AF_INET6 of a kind that the stack does not have (raw, ICMP, SCTP ...). Returns the
+/// Returns kind and protocol of the kernel's socket behind one of the stack. The kernel may refuse its own
+/// sockets of ICMP (`net.ipv4.ping_group_range`, CAP_NET_RAW), which are only needed where its network serves
+/// the rest: the places that may be named besides are for TCP and UDP.
+fn placeholder(domain: c_int, kind: c_int, protocol: c_int) -> (c_int, c_int) {
+    let is_ping = kind & 0xf == libc::SOCK_DGRAM && is_icmp(domain, protocol);
+    if serves_icmp() && (is_ping || is_raw(domain, kind, protocol)) {
+        return (kind & !0xf | libc::SOCK_DGRAM, 0);
+    }
+    (kind, protocol)
+}
+
+/// Returns whether sockets of ICMP are the stack's: they are the kernel's where its network serves the rest.
+fn serves_icmp() -> bool {
+    settings().socket.is_some() && !settings().kernel_network.has_rest()
+}
+
+/// Returns whether a program asks for a raw socket of the ICMP of that family.
+fn is_raw(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    kind & 0xf == libc::SOCK_RAW && is_icmp(domain, protocol)
+}
+
+/// Returns whether this is the ICMP of the family.
+fn is_icmp(domain: c_int, protocol: c_int) -> bool {
+    matches!((domain, protocol), (libc::AF_INET, libc::IPPROTO_ICMP) | (libc::AF_INET6, libc::IPPROTO_ICMPV6))
+}
+
+/// Opens a new raw socket, which gets messages at once. Fails with EPERM, as inet_create does, if the
+/// supervisor does not see CAP_NET_RAW.
+fn open_raw(fd: c_int) -> c_int {
+    let Some(object) = table::object_at(fd) else { return fd };
+    let opened =
+        STATE.with(|state| state.client.start_of_raw(object)).and_then(|any| calls::bind(object, any));
+    let Err(errno) = opened else { return fd };
+    // SAFETY: just created.
+    unsafe { super::descriptors::close(fd) };
+    fail(if errno == Errno::EACCES { Errno::EPERM } else { errno })
+}
+
+/// A socket of AF_INET or AF_INET6 of a kind that the stack does not have (raw, SCTP ...). Returns the
 /// kernel's if the kernel's network serves the rest; fails otherwise as a kernel does without that kind, or
 /// without the right to it.
 fn of_another_kind(fd: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -64,8 +107,8 @@ fn of_another_kind(fd: c_int, kind: c_int, protocol: c_int) -> c_int {
         crate::complain_once(
             &IS_TOLD,
             format_args!(
-                "libatoll: a stack has TCP and UDP sockets; others fail (atoll run --kernel-network would \
-                 let the program use the kernel's)\n"
+                "libatoll: a stack has sockets of TCP, UDP and ICMP; others, and raw ones of other \
+                 protocols, fail (atoll run --kernel-network would let the program use the kernel's)\n"
             ),
         );
     }
@@ -73,7 +116,6 @@ fn of_another_kind(fd: c_int, kind: c_int, protocol: c_int) -> c_int {
     unsafe { real::close(fd) };
     fail(match (kind & 0xf, protocol) {
         (libc::SOCK_RAW, _) => Errno::EPERM,
-        (libc::SOCK_DGRAM, libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6) => Errno::EACCES,
         _ => Errno(libc::EPROTONOSUPPORT),
     })
 }
@@ -125,16 +167,21 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
 
 fn local_of(state: &State, object: u32, address: Address, undecided: bool) -> Result<Local, Errno> {
     let Some(socket) = state.client.socket(object) else { return Err(Errno::ENOTSOCK) };
-    let udp = socket.protocol == Protocol::Udp;
+    let raw = socket.protocol == Protocol::Raw;
+    let udp = raw || socket.protocol == Protocol::Udp;
     let Some(endpoint) = address.endpoint(socket.v6) else {
         return if undecided { Ok(Local::Invalid) } else { Err(Errno::EINVAL) };
     };
     let Some(session) = state.client.own() else { return Ok(Local::Kernel) };
     let network = &settings().kernel_network;
-    if undecided && network.names(endpoint) {
+    if undecided && !socket.protocol.is_icmp() && network.names(endpoint) {
         return Ok(Local::Kernel);
     }
     // inet6_bind
+    if socket.v6 && socket.protocol.is_icmp() && endpoint.addr.is_v4() {
+        // ping_check_bind_addr, rawv6_bind
+        return Err(Errno::EADDRNOTAVAIL);
+    }
     if socket.options.is_on(Name::V6Only) && endpoint.addr.is_v4() || !udp && endpoint.addr.is_v6_multicast()
     {
         return Err(Errno::EINVAL);
@@ -145,6 +192,7 @@ fn local_of(state: &State, object: u32, address: Address, undecided: bool) -> Re
         return Ok(Local::Stack(endpoint));
     }
     match network.has_rest() {
+        _ if raw => Ok(Local::Foreign(endpoint)),
         _ if !undecided => Err(Errno::EINVAL),
         true => Ok(Local::Kernel),
         false => Ok(Local::Foreign(endpoint)),
@@ -243,7 +291,7 @@ fn choice_for(state: &State, socket: &Socket, to: Endpoint) -> Choice {
         return Choice::Stack(to);
     }
     let network = &settings().kernel_network;
-    if network.names(to) {
+    if !socket.protocol.is_icmp() && network.names(to) {
         return Choice::Kernel;
     }
     let is_inside =
@@ -263,7 +311,7 @@ fn choice_for(state: &State, socket: &Socket, to: Endpoint) -> Choice {
 fn choose(object: u32, address: Address) -> Choice {
     with_choice(object, |state, undecided| {
         let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
-        let is_v6_only = socket.v6 && socket.options.is_on(Name::V6Only);
+        let is_v6_only = socket.is_v6_only();
         let endpoint = match address {
             // ip6_datagram_connect: a datagram socket takes addresses of both kinds.
             Address::Ours { endpoint, v6: false } if socket.protocol == Protocol::Udp && !is_v6_only => {
@@ -507,7 +555,7 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
 /// and the kernel's network serves the destination. Fails if nobody reaches it.
 pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> Result<bool, Errno> {
     let choice = with_choice(object, |state, undecided| match state.client.socket(object) {
-        Some(socket) if undecided && socket.protocol == Protocol::Udp => choice_for(state, socket, peer),
+        Some(socket) if undecided && socket.protocol.is_datagram() => choice_for(state, socket, peer),
         _ => Choice::Stack(peer),
     });
     match choice {

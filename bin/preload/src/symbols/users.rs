@@ -3,11 +3,11 @@
 //!
 //! If a program changes its user by the system call itself, such a socket belongs to the user that binds it.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use libc::uid_t;
 
-use crate::{real, supervisor, table};
+use crate::{real, supervisor, table, urgent};
 
 pub fn before_change() {
     if table::any_objects() {
@@ -41,4 +41,13 @@ pub unsafe extern "C" fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) 
     before_change();
     // SAFETY: passed on.
     unsafe { real::setresuid(real, effective, saved) }
+}
+
+/// Passes on capset(2), which is for the running thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn capset(header: *mut c_void, data: *const c_void) -> c_int {
+    // SAFETY: passed on.
+    let result = unsafe { real::capset(header, data) };
+    urgent::renew_watch();
+    result
 }

@@ -1,5 +1,4 @@
 use alloc::collections::VecDeque;
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
@@ -7,6 +6,7 @@ use atoll_base::Rng;
 
 use super::*;
 use crate::memory::HeapMemory;
+use crate::memory::mortal::Mortal;
 
 const CAPACITY: usize = 8;
 const FIRST: Epoch = Epoch(1);
@@ -161,84 +161,24 @@ fn a_lying_receiver_cannot_make_the_sender_overrun() {
     assert_eq!(sender.push(&memory, &payload(9)), Ok(()));
 }
 
-/// Memory whose owner dies after a number of stores: later stores do not happen.
-#[derive(Clone)]
-struct Mortal(HeapMemory, Rc<Cell<u32>>);
-
-impl Mortal {
-    fn lives(&self) -> bool {
-        let left = self.1.get();
-        self.1.set(left.saturating_sub(1));
-        left > 0
-    }
-}
-
-impl Memory for Mortal {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn load32(&self, at: usize) -> u32 {
-        self.0.load32(at)
-    }
-    fn load32_acquire(&self, at: usize) -> u32 {
-        self.0.load32(at)
-    }
-    fn store32(&self, at: usize, value: u32) {
-        if self.lives() {
-            self.0.store32(at, value);
-        }
-    }
-    fn store32_release(&self, at: usize, value: u32) {
-        self.store32(at, value);
-    }
-    fn load64(&self, at: usize) -> u64 {
-        self.0.load64(at)
-    }
-    fn load64_acquire(&self, at: usize) -> u64 {
-        self.0.load64(at)
-    }
-    fn store64(&self, at: usize, value: u64) {
-        if self.lives() {
-            self.0.store64(at, value);
-        }
-    }
-    fn store64_release(&self, at: usize, value: u64) {
-        self.store64(at, value);
-    }
-    fn fetch_and64(&self, at: usize, value: u64) -> u64 {
-        self.0.fetch_and64(at, value)
-    }
-    fn fetch_or64(&self, at: usize, value: u64) -> u64 {
-        self.0.fetch_or64(at, value)
-    }
-    fn read(&self, at: usize, out: &mut [u8]) {
-        self.0.read(at, out);
-    }
-    fn write(&self, at: usize, bytes: &[u8]) {
-        if self.lives() {
-            self.0.write(at, bytes);
-        }
-    }
-    fn fence(&self) {}
-}
-
 #[test]
 fn a_sender_may_die_between_any_two_stores() {
     // Three batches of three, two of which lie across the end of the ring; killed after each store in turn.
     for life in 0..40 {
         let (memory, _, mut receiver) = ring();
-        let mortal = Mortal(memory.clone(), Rc::new(Cell::new(u32::MAX)));
+        let left = Cell::new(u64::MAX);
+        let mortal = Mortal { memory: memory.clone(), left: &left };
         let mut first = Sender::resume(&mortal, 0, CAPACITY, FIRST);
-        mortal.1.set(life);
+        left.set(life);
         let mut published = 0;
         let mut got = Vec::new();
         for batch in 0..3 {
             for n in 0..3 {
                 let pushed = first.push(&mortal, &payload(batch * 3 + n));
-                assert!(pushed.is_ok() || mortal.1.get() == 0);
+                assert!(pushed.is_ok() || left.get() == 0);
             }
             let _ = first.publish(&mortal);
-            published += if mortal.1.get() > 0 { 3 } else { 0 };
+            published += if left.get() > 0 { 3 } else { 0 };
             got.extend(core::iter::from_fn(|| receiver.pop(&memory)).map(number));
             receiver.release(&memory);
         }
@@ -262,7 +202,8 @@ fn a_sender_may_die_between_any_two_stores() {
 fn a_receiver_may_die_between_any_two_stores() {
     for life in 0..10 {
         let (memory, mut sender, _) = ring();
-        let mortal = Mortal(memory.clone(), Rc::new(Cell::new(life)));
+        let left = Cell::new(life);
+        let mortal = Mortal { memory: memory.clone(), left: &left };
         let mut first = Receiver::resume(&mortal, 0, CAPACITY, FIRST);
         let (mut sent, mut got) = (0, Vec::new());
         for _ in 0..4 {

@@ -9,6 +9,7 @@ use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
 use super::*;
 use crate::buffer::{Extent, Extents};
 use crate::command::Protocol;
+use crate::memory::mortal::Mortal;
 use crate::{Command, HeapMemory};
 
 mod documented;
@@ -74,70 +75,6 @@ fn request(n: u32) -> RequestRecord {
     let (reuse_addr, reuse_port, v6_only) = (true, false, false);
     let command = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
     RequestRecord { order: 5, session: SessionId(n), command }
-}
-
-/// Memory whose writer dies after a number of stores: later stores do not happen.
-#[derive(Clone, Debug)]
-struct Mortal<'a> {
-    memory: HeapMemory,
-    left: &'a Cell<u64>,
-}
-
-impl Mortal<'_> {
-    fn lives(&self) -> bool {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(1));
-        left > 0
-    }
-}
-
-impl Memory for Mortal<'_> {
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-    fn load32(&self, at: usize) -> u32 {
-        self.memory.load32(at)
-    }
-    fn load32_acquire(&self, at: usize) -> u32 {
-        self.memory.load32(at)
-    }
-    fn store32(&self, at: usize, value: u32) {
-        if self.lives() {
-            self.memory.store32(at, value);
-        }
-    }
-    fn store32_release(&self, at: usize, value: u32) {
-        self.store32(at, value);
-    }
-    fn load64(&self, at: usize) -> u64 {
-        self.memory.load64(at)
-    }
-    fn load64_acquire(&self, at: usize) -> u64 {
-        self.memory.load64(at)
-    }
-    fn store64(&self, at: usize, value: u64) {
-        if self.lives() {
-            self.memory.store64(at, value);
-        }
-    }
-    fn store64_release(&self, at: usize, value: u64) {
-        self.store64(at, value);
-    }
-    fn fetch_and64(&self, at: usize, value: u64) -> u64 {
-        self.memory.fetch_and64(at, value)
-    }
-    fn fetch_or64(&self, at: usize, value: u64) -> u64 {
-        self.memory.fetch_or64(at, value)
-    }
-    fn read(&self, at: usize, out: &mut [u8]) {
-        self.memory.read(at, out);
-    }
-    fn write(&self, at: usize, bytes: &[u8]) {
-        for (i, part) in bytes.chunks(8).enumerate().take_while(|_| self.lives()) {
-            self.memory.write(at + i * 8, part);
-        }
-    }
-    fn fence(&self) {}
 }
 
 const SMALL: LedgerConfig = LedgerConfig { connections: 16, requests: 16, text_units: 64 };

@@ -7,7 +7,7 @@ use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{
     Balance, Estimator, PeerBody, PeerMessage, PeerOffer, Scheme, ServiceReport, Services,
 };
-use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::command::{CloseMode, DatagramKind, Protocol};
 use atoll_ipc::control::{self, MemoryLevel, Refusal, Reply, Request, User};
 use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::lease::{Grant, Pass, Voucher};
@@ -75,6 +75,16 @@ fn commands(octets: &mut Octets) {
     let (slot, generation, lease, token) = (SLOT, GENERATION, LEASE, TOKEN);
     let (local, remote, voucher, protocol) = (local(), remote(), voucher(), Protocol::Udp);
     let (reuse_addr, reuse_port, v6_only) = (true, false, true);
+    let udp_open = |kind, reuse_port, v6_only| Command::UdpOpen {
+        slot,
+        generation,
+        lease,
+        local,
+        remote,
+        reuse_port,
+        v6_only,
+        kind,
+    };
     for command in [
         Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only },
         Command::Bind {
@@ -112,8 +122,10 @@ fn commands(octets: &mut Octets) {
         Command::StopAccepting { lease },
         Command::Claim { slot, generation },
         Command::Connect { slot, generation, lease, local, remote },
-        Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
-        Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: true, v6_only: false },
+        udp_open(DatagramKind::Udp, reuse_port, v6_only),
+        udp_open(DatagramKind::Icmp, reuse_port, v6_only),
+        udp_open(DatagramKind::Raw, reuse_port, v6_only),
+        udp_open(DatagramKind::Udp, true, false),
         Command::Kick { slot, generation },
         Command::Close { slot, generation, mode: CloseMode::Graceful },
         Command::Close { slot, generation, mode: CloseMode::Abort },

@@ -14,7 +14,7 @@ use atoll_base::{Addr, Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId};
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::control::{Reply, User};
+use atoll_ipc::control::User;
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
 };
@@ -22,8 +22,7 @@ use atoll_shm::ShmMemory;
 use atoll_sockets::Failure;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Object, any};
-use atoll_sockets::client::session::Session;
-use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
+use atoll_sockets::client::simulated::{Moment, Opening, Simulated, joined};
 use atoll_sockets::client::transfer::{Receiving, Sending};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 use atoll_wire::Mac;
@@ -133,10 +132,7 @@ impl Side {
             ..StackFacts::default()
         };
         stack.write_facts(&facts);
-        let reply = Reply::Joined { session: SESSION.0, key: 0, member: 0, replicas: 1, config: ARENA };
-        let (mut client, clock) = (Client::new(), Moment::default());
-        let session = Session::new(&reply, shared(stack, app, [(page.0, arena)])).expect("a whole session");
-        client.adopt(session, clock.clone(), host.into());
+        let (client, clock) = joined(SESSION.0, ARENA, stack, app, (page.0, arena));
         let open = Vec::with_capacity(BATCH);
         Side {
             transport,
@@ -234,7 +230,7 @@ impl Side {
             let scratch = &mut self.scratch[..];
             let target = || std::iter::once(scratch);
             let received = self.client.receive_octets(object, target, want, Receiving::default(), &mut done);
-            had += usize::from(received.is_ok_and(|received| received.len > 0));
+            had += usize::from(received.is_ok_and(|len| len > 0));
             if !text.is_empty() {
                 let (source, mut done) = (|| std::iter::once(text), 0);
                 let sent = self.client.send_octets(object, source, text.len(), Sending::default(), &mut done);

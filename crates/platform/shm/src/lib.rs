@@ -14,6 +14,7 @@
 //! 5. Stores go only to mappings with write access; on a read-only mapping they are dropped.
 
 use std::os::fd::AsFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::{fmt, io};
@@ -26,8 +27,12 @@ use atoll_sys::{Mapping, OutOfBounds};
 /// dropped.
 #[derive(Clone)]
 pub struct ShmMemory {
-    base: *mut u8,
+    /// The address of the first octet: not null, so that a word is there or not by one comparison.
+    base: NonNull<u8>,
     len: usize,
+    /// The number of whole words of 4 octets, and of 8 octets.
+    words32: usize,
+    words64: usize,
     writable: bool,
     mapping: Arc<Mapping>,
 }
@@ -81,8 +86,10 @@ impl ShmMemory {
 
     fn of(mapping: Mapping) -> ShmMemory {
         ShmMemory {
-            base: mapping.as_ptr(),
+            base: mapping.base(),
             len: mapping.len(),
+            words32: mapping.len() / 4,
+            words64: mapping.len() / 8,
             writable: mapping.access() == Access::ReadWrite,
             mapping: Arc::new(mapping),
         }
@@ -101,13 +108,13 @@ impl ShmMemory {
 
     #[inline]
     fn word32(&self, at: usize) -> Option<&AtomicU32> {
-        let inside = at.checked_add(4).is_some_and(|end| end <= self.len) && at.is_multiple_of(4);
+        let inside = is_word_inside(at, 4, self.words32);
         debug_assert!(inside, "word at {at} of {}", self.len);
         if !inside {
             return None;
         }
         // SAFETY: `at + 4 <= len`, so the result is inside the mapping (invariants 1, 3).
-        let word = unsafe { self.base.add(at) };
+        let word = unsafe { self.base.add(at) }.as_ptr();
         // SAFETY: aligned (mappings are page-aligned, `at` is a multiple of 4), live as long as `self`, and
         // accessed only atomically by everybody who treats it as a word.
         Some(unsafe { AtomicU32::from_ptr(word.cast()) })
@@ -115,13 +122,13 @@ impl ShmMemory {
 
     #[inline]
     fn word64(&self, at: usize) -> Option<&AtomicU64> {
-        let inside = at.checked_add(8).is_some_and(|end| end <= self.len) && at.is_multiple_of(8);
+        let inside = is_word_inside(at, 8, self.words64);
         debug_assert!(inside, "double word at {at} of {}", self.len);
         if !inside {
             return None;
         }
         // SAFETY: `at + 8 <= len`, so the result is inside the mapping (invariants 1, 3).
-        let word = unsafe { self.base.add(at) };
+        let word = unsafe { self.base.add(at) }.as_ptr();
         // SAFETY: aligned, live as long as `self`, and accessed only atomically by everybody who treats it as
         // a word.
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
@@ -138,6 +145,14 @@ impl ShmMemory {
     pub fn atomic32(&self, at: usize) -> Option<&AtomicU32> {
         if self.writable { self.word32(at) } else { None }
     }
+}
+
+/// Returns whether the word of `size` octets (a power of two) at an offset is aligned, and one of the first
+/// `count` of its size. Calls of programs do this a few dozen times each, so it is one comparison: the bits
+/// that an aligned offset does not have become the highest ones.
+#[inline]
+const fn is_word_inside(at: usize, size: usize, count: usize) -> bool {
+    at.rotate_right(size.trailing_zeros()) < count
 }
 
 impl Memory for ShmMemory {

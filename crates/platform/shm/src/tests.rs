@@ -51,3 +51,15 @@ fn messages_cross_threads_in_order_and_whole() {
     }
     sender.join().expect("sender");
 }
+
+#[test]
+fn a_word_is_inside_if_it_is_aligned_and_whole() {
+    for len in [8usize, 12, 4096, 4100, usize::MAX] {
+        for at in (0..20).chain(len.saturating_sub(12)..=len).chain(usize::MAX - 9..=usize::MAX) {
+            for size in [4usize, 8] {
+                let expected = at % size == 0 && at.checked_add(size).is_some_and(|end| end <= len);
+                assert_eq!(super::is_word_inside(at, size, len / size), expected, "{at} of {len}, {size}");
+            }
+        }
+    }
+}

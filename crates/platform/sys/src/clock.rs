@@ -106,6 +106,14 @@ pub fn processor_time() -> Duration {
     Duration::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
+/// Returns CLOCK_REALTIME (clock_gettime(2)) in nanoseconds since 1970; 0 before. Costs ~20 ns (vDSO).
+#[inline]
+pub fn time_of_day() -> u64 {
+    let time = clock_gettime(ClockId::Realtime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec.cast_unsigned());
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
 /// Returns CLOCK_MONOTONIC (clock_gettime(2)).
 #[inline]
 fn kernel_now() -> Instant {

@@ -46,7 +46,7 @@ pub mod unix;
 pub mod users;
 mod views;
 
-pub use clock::{Calibration, Clock, processor_time};
+pub use clock::{Calibration, Clock, processor_time, time_of_day};
 pub use gather::{Gather, GatherError, PARTS_MAX};
 pub use memfd::{Access, Mapping, OutOfBounds, Prefault, create_memfd, page_size};
 pub use views::{View, Views};

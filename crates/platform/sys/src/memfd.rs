@@ -144,6 +144,12 @@ impl Mapping {
         Ok((fd, mapping))
     }
 
+    /// Returns [`Mapping::as_ptr`], which is never null.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Returns the address of the first byte. It is valid for `len()` bytes while `self` lives, and writable
     /// only with [`Access::ReadWrite`].
     #[inline]

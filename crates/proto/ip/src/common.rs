@@ -3,11 +3,11 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use atoll_base::{Addr, Rng};
-use atoll_wire::Mac;
-use atoll_wire::ethernet;
 use atoll_wire::ipv4::Protocol;
+use atoll_wire::{Mac, ethernet, mld, nd};
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -23,12 +23,52 @@ pub(crate) struct Common {
     identifications: Identifications,
     frames: VecDeque<Frame>,
     counters: Counters,
+    /// The message of ICMP in the frame that was handled last, until it is taken.
+    message: Option<Message>,
+}
+
+/// A message of ICMP or ICMPv6 for this stack, as raw sockets get it. The checksum of one of ICMP may be
+/// wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The host that has sent it.
+    pub src: Addr,
+    /// The address that it is for.
+    pub dst: Addr,
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// The TTL or hop limit with which the packet arrived.
+    pub ttl: u8,
+    /// The type of the message.
+    pub kind: u8,
+    /// Where in the frame the IPv4 packet is, with its header, or the message of ICMPv6, without one.
+    pub at: Range<usize>,
+}
+
+impl Message {
+    /// Returns whether every replica handles such a message, as the link server classifies it
+    /// (`atoll_link::Class::All`): what routers and neighbours say.
+    pub fn is_for_all(&self) -> bool {
+        match self.kind {
+            _ if self.dst.is_v4() => false,
+            nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | nd::REDIRECT | mld::QUERY => true,
+            nd::NEIGHBOUR_SOLICITATION => self.src == Addr::ANY,
+            _ => false,
+        }
+    }
 }
 
 impl Common {
     pub(crate) fn new(config: Config, mut rng: Rng) -> Common {
         let identifications = Identifications::new(&mut rng, config.sibling);
-        Common { config, rng, identifications, frames: VecDeque::new(), counters: Counters::default() }
+        Common {
+            config,
+            rng,
+            identifications,
+            frames: VecDeque::new(),
+            counters: Counters::default(),
+            message: None,
+        }
     }
 
     #[inline]
@@ -45,6 +85,22 @@ impl Common {
     /// Returns whether `mac` is a station that may be believed to be another one than ours.
     pub(crate) fn is_other_station(&self, mac: Mac) -> bool {
         mac.is_station() && mac != self.config.mac
+    }
+
+    /// Notes a valid message of ICMP. Its frame is the one that is being handled.
+    pub(crate) fn note_message(&mut self, message: Message) {
+        self.message = Some(message);
+    }
+
+    /// Forgets the message of an earlier frame.
+    #[inline]
+    pub(crate) fn forget_message(&mut self) {
+        self.message = None;
+    }
+
+    /// Takes the message that was noted.
+    pub(crate) const fn take_message(&mut self) -> Option<Message> {
+        self.message.take()
     }
 
     pub(crate) const fn rng(&mut self) -> &mut Rng {

@@ -44,7 +44,8 @@ pub struct Told {
 /// The requests of the part in a transport server to its IP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Accept packets to this group.
+    /// Accept packets to this group. The unspecified address of a family stands for all messages of its ICMP
+    /// that the IP server handles itself.
     Join(Addr),
     /// Stop accepting packets to this group.
     Leave(Addr),
@@ -62,6 +63,8 @@ pub(crate) struct Half {
     asked: BTreeSet<Addr>,
     /// Whether `asked` may differ from the groups that sockets are in.
     is_behind: bool,
+    /// Whether there are raw sockets of ICMP, and of ICMPv6.
+    wants_messages: [bool; 2],
     paths: VecDeque<PathUpdate>,
     /// The neighbours through which packets arrive, and when that was last reported to the IP server.
     progress: BTreeMap<Addr, Instant>,
@@ -123,7 +126,9 @@ impl Half {
         mut send: impl FnMut(Request) -> bool,
     ) {
         if self.is_behind {
-            let wanted: BTreeSet<Addr> = wanted.collect();
+            let messages = [Addr::V4_ANY, Addr::ANY].into_iter().zip(self.wants_messages);
+            let messages = messages.filter_map(|(any, wants)| wants.then_some(any));
+            let wanted: BTreeSet<Addr> = wanted.chain(messages).collect();
             let left: Vec<Addr> = self.asked.difference(&wanted).copied().collect();
             // Groups that were left go first, so that the IP server never has more than the limit.
             for group in left {
@@ -154,6 +159,12 @@ impl Half {
             }
             self.progress_due.pop_front();
         }
+    }
+
+    /// Notes whether there are raw sockets of ICMP, or of ICMPv6.
+    pub(crate) fn want_messages(&mut self, v6: bool, wants: bool) {
+        let before = core::mem::replace(&mut self.wants_messages[usize::from(v6)], wants);
+        self.is_behind |= before != wants;
     }
 
     /// Notes that a socket has joined or left a group.

@@ -18,14 +18,17 @@ use crate::rate::TokenBucket;
 pub struct NetworkError {
     /// The fate of the packet.
     pub kind: ErrorKind,
-    /// The protocol of the packet: TCP or UDP.
+    /// The protocol of the packet: TCP, UDP, or that of an echo request.
     pub protocol: Protocol,
     /// The connection that the packet belonged to; `local` is ours. Nothing proves that there is such a
-    /// connection, or that the packet was sent.
+    /// connection, or that the packet was sent. An echo request has its identifier in the place of the own
+    /// port, and 0 in the place of the other.
     pub tuple: FourTuple,
     /// The sequence number of the packet, if it was TCP. An error about data that is not in flight is forged
     /// or late (RFC 5927 §4.1).
     pub quoted_seq: Option<SeqNum>,
+    /// The first octets of the packet's transport header.
+    pub quoted: icmp::Head,
     /// The host that sent the error.
     pub reporter: Addr,
 }
@@ -92,11 +95,13 @@ impl NetworkError {
     pub(crate) fn believe(self, is_ours: bool, len: usize) -> Result<NetworkError, Reason> {
         // RFC 5927 §7.2: a packet that fits was not lost for its size.
         let fits = matches!(self.kind, ErrorKind::FragNeeded { mtu } if usize::from(mtu) > len);
-        if is_ours && !fits && matches!(self.protocol, Protocol::TCP | Protocol::UDP) {
-            Ok(self)
-        } else {
-            Err(Reason::IcmpNotAboutUs)
-        }
+        let is_spoken = match self.protocol {
+            Protocol::TCP | Protocol::UDP => true,
+            // Nobody hears of the fate of a reply.
+            Protocol::ICMP | Protocol::ICMPV6 => self.tuple.local.port != 0,
+            _ => false,
+        };
+        if is_ours && !fits && is_spoken { Ok(self) } else { Err(Reason::IcmpNotAboutUs) }
     }
 }
 

@@ -77,6 +77,21 @@ pub enum Received<'a> {
         /// The state of its checksum.
         checksum: ChecksumState,
     },
+    /// A reply of one host to an echo request, which was perhaps ours. Its checksum was verified.
+    EchoReply {
+        /// The host that replies.
+        src: Addr,
+        /// Destination address: one of ours.
+        dst: Addr,
+        /// The identifier of the request.
+        id: u16,
+        /// DSCP and ECN.
+        tos: u8,
+        /// The TTL or hop limit with which the packet arrived.
+        ttl: u8,
+        /// The whole ICMP message.
+        message: &'a [u8],
+    },
     /// An ICMP error about a packet of ours.
     Error(NetworkError),
     /// ARP, IGMP, DHCP, an echo request or a fragment, which was handled. There may be frames and updates to

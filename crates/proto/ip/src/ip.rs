@@ -27,7 +27,7 @@ use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::{Mac, icmp, icmpv6};
 
-use crate::common::Common;
+use crate::common::{Common, Message};
 use crate::config::{BadConfig, Config, V4Address};
 use crate::counters::{Counters, Reason};
 use crate::dhcp::{self, Client};
@@ -96,17 +96,24 @@ impl Ip {
         offload: ChecksumOffload,
     ) -> Received<'a> {
         self.common.count().frames_in += 1;
+        self.common.forget_message();
         let received = self.receive(now, link, frame, offload);
         let counters = self.common.count();
         match &received {
             Ok(Received::Tcp { .. }) => counters.tcp_in += 1,
             Ok(Received::Udp { .. }) => counters.udp_in += 1,
             Ok(Received::Error(_)) => counters.errors_in += 1,
-            Ok(Received::Consumed) => {}
+            Ok(Received::Consumed | Received::EchoReply { .. }) => {}
             Ok(Received::Dropped(reason)) | Err(reason) => counters.drop(*reason),
         }
         self.check_invariants();
         received.unwrap_or_else(Received::Dropped)
+    }
+
+    /// Returns the message of ICMP in the frame that was handled last, if it held one for this stack, whether
+    /// it was answered or not.
+    pub fn take_message(&mut self) -> Option<Message> {
+        self.common.take_message()
     }
 
     #[inline]
@@ -446,6 +453,19 @@ impl Ip {
     pub fn handle_unreachable(&mut self, now: Instant, dst: Addr) {
         if self.half.as_mut().is_some_and(|half| half.note_unreachable(now, dst)) {
             self.v6.change_routes();
+        }
+    }
+
+    /// Returns whether the rest of IP is in another process: an IP server.
+    pub const fn is_apart(&self) -> bool {
+        self.half.is_some()
+    }
+
+    /// Notes whether there are raw sockets of ICMP, or of ICMPv6. An IP server is asked for the messages that
+    /// it handles itself ([`Ip::take_message`]).
+    pub fn want_messages(&mut self, v6: bool, wants: bool) {
+        if let Some(half) = &mut self.half {
+            half.want_messages(v6, wants);
         }
     }
 

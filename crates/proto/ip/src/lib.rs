@@ -37,6 +37,7 @@ mod reassembly;
 mod v4;
 mod v6;
 
+pub use common::Message as IcmpMessage;
 pub use config::{BadConfig, Config, V4Address, V6Config};
 pub use counters::{Counters, Reason};
 pub use dhcp::{

@@ -19,8 +19,8 @@ pub(crate) struct Ports {
     config: Config,
     by_port: BTreeMap<(Protocol, u16), Vec<Lease>>,
     by_number: BTreeMap<u64, (Protocol, u16)>,
-    /// The ephemeral ports that no socket has, of TCP and of UDP.
-    free: [FreePorts; 2],
+    /// The ephemeral ports that no socket has, of TCP and of UDP, and the identifiers of ICMP.
+    free: [FreePorts; 3],
     /// The leases that each session holds.
     by_session: Held,
     /// The number of the last grant. It contains the incarnation, so that the grants of a successor have
@@ -117,7 +117,7 @@ const EPOCH_SHIFT: u32 = 40;
 impl Ports {
     pub(crate) fn new(config: Config) -> Ports {
         let granted = u64::from(config.epoch.0) << EPOCH_SHIFT;
-        let (by_session, free) = (Held::default(), [FreePorts::new(&config), FreePorts::new(&config)]);
+        let (by_session, free) = (Held::default(), core::array::from_fn(|_| FreePorts::new(&config)));
         Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), free, by_session, granted }
     }
 
@@ -126,7 +126,7 @@ impl Ports {
         if let Some(&(protocol, port)) = self.by_number.get(&bind.lease) {
             return self.bind_again(bind, protocol, port);
         }
-        if !bind.user.may_bind(bind.local.port) {
+        if !may_bind(bind) {
             return Err(Cause::PermissionDenied);
         }
         if self.by_number.len() >= self.config.leases_max || !self.has_room(bind.session) {
@@ -152,7 +152,9 @@ impl Ports {
         };
         let holders = BTreeSet::from([bind.session]);
         self.by_port.entry((bind.protocol, port)).or_default().push(Lease { grant, holders });
-        self.free_ports(bind.protocol).take(port);
+        if let Some(free) = self.free_ports(bind.protocol) {
+            free.take(port);
+        }
         self.by_number.insert(bind.lease, (bind.protocol, port));
         self.by_session.insert(bind.session, bind.lease);
         Ok(port)
@@ -251,15 +253,20 @@ impl Ports {
             leases.retain(|lease| lease.grant.lease != number);
             if leases.is_empty() {
                 self.by_port.remove(&place);
-                self.free_ports(place.0).give_back(place.1);
+                if let Some(free) = self.free_ports(place.0) {
+                    free.give_back(place.1);
+                }
             }
         }
     }
 
-    fn free_ports(&mut self, protocol: Protocol) -> &mut FreePorts {
+    /// Returns the free ports of a protocol; `None` if its sockets do not choose their ports.
+    fn free_ports(&mut self, protocol: Protocol) -> Option<&mut FreePorts> {
         match protocol {
-            Protocol::Tcp => &mut self.free[0],
-            Protocol::Udp => &mut self.free[1],
+            Protocol::Tcp => Some(&mut self.free[0]),
+            Protocol::Udp => Some(&mut self.free[1]),
+            Protocol::Icmp => Some(&mut self.free[2]),
+            Protocol::Raw => None,
         }
     }
 
@@ -274,11 +281,25 @@ impl Ports {
         // The start follows from the lease's number, which is random: a successor that carries out the
         // request again finds the same port.
         let at = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
-        self.free_ports(bind.protocol).find(at)
+        self.free_ports(bind.protocol)?.find(at)
     }
 
     fn replicas(&self) -> u16 {
         u16::from(self.config.replicas.max(1))
+    }
+}
+
+/// Returns whether the user may have the port that is asked for.
+fn may_bind(bind: &Bind) -> bool {
+    let port = bind.local.port;
+    match bind.protocol {
+        // An identifier of ICMP is nobody's privilege, as on Linux (ping_get_port).
+        Protocol::Icmp => true,
+        // A raw socket needs one always (inet_create: CAP_NET_RAW), wherever ports begin to need none.
+        Protocol::Raw => {
+            port == Protocol::raw_port(!bind.local.addr.is_v4()) && bind.user.is_vouched_for(port)
+        }
+        Protocol::Tcp | Protocol::Udp => bind.user.may_bind(port),
     }
 }
 
@@ -307,8 +328,15 @@ pub fn covers(grant: &Grant, local: Endpoint) -> bool {
 /// Returns whether two sockets of one protocol, which were both granted the same port, cannot both have it.
 /// The earlier grant is over then, and its holder, which may not know yet, has to leave.
 pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
-    let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
+    if a.protocol == Protocol::Raw {
+        // All raw sockets get what comes.
+        return false;
+    }
     let by_addr = a.reuse_addr && b.reuse_addr && !(a.listening && b.listening);
+    if a.protocol == Protocol::Icmp {
+        return a.lease != b.lease && !(by_addr && a.is_of(b.uid));
+    }
+    let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
     a.lease != b.lease && overlap && !by_addr && !share_port(a, (b.reuse_port, b.uid))
 }
 
@@ -324,6 +352,15 @@ impl Lease {
     /// user.
     fn conflicts_with(&self, bind: &Bind) -> bool {
         let own = &self.grant;
+        if bind.protocol == Protocol::Raw {
+            return false;
+        }
+        if bind.protocol == Protocol::Icmp {
+            // ping_get_port: the addresses do not matter, nor does the family.
+            // DEVIATION: sockets share an identifier by default, as on Linux, but only those of one user. So
+            // no user takes what is for another one.
+            return !(own.reuse_addr && bind.reuse_addr && own.is_of(bind.user.uid));
+        }
         let overlap = overlap((own.local.addr, own.v6_only), (bind.local.addr, bind.v6_only));
         let by_addr = own.reuse_addr && bind.reuse_addr && (bind.protocol == Protocol::Udp || !own.listening);
         overlap && !by_addr && !share_port(own, (bind.reuse_port, bind.user.uid))

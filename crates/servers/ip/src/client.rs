@@ -3,7 +3,8 @@
 use atoll_base::{Epoch, FourTuple, Instant, SeqNum};
 use atoll_ip::{ErrorKind, Ip, NetworkError, Request};
 use atoll_ipc::ip::{IpBody, IpMessage};
-use atoll_wire::icmp::code;
+use atoll_wire::icmp::{self, code};
+use atoll_wire::icmpv6;
 use atoll_wire::ipv4::Protocol;
 
 use crate::news;
@@ -44,11 +45,21 @@ impl Client {
             IpBody::Unreachable { protocol, local, remote, seq } => {
                 ip.handle_unreachable(now, remote.addr);
                 let protocol = Protocol(protocol);
-                return matches!(protocol, Protocol::TCP | Protocol::UDP).then_some(NetworkError {
+                let [a, b, c, d] = seq.to_be_bytes();
+                let [e, f] = local.port.to_be_bytes();
+                let (is_known, quoted) = match protocol {
+                    Protocol::TCP => (true, [e, f, 0, 0, a, b, c, d]),
+                    Protocol::UDP => (true, [e, f, 0, 0, 0, 0, 0, 0]),
+                    Protocol::ICMP => (true, [icmp::ECHO_REQUEST, 0, 0, 0, e, f, c, d]),
+                    Protocol::ICMPV6 => (true, [icmpv6::ECHO_REQUEST, 0, 0, 0, e, f, c, d]),
+                    _ => (false, [0; 8]),
+                };
+                return is_known.then_some(NetworkError {
                     kind: ErrorKind::Unreachable { code: code::HOST },
                     protocol,
                     tuple: FourTuple { local, remote },
                     quoted_seq: (protocol == Protocol::TCP).then_some(SeqNum(seq)),
+                    quoted,
                     reporter: local.addr,
                 });
             }

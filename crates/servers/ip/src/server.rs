@@ -11,6 +11,7 @@ use atoll_ip::{
 use atoll_ipc::ip::{IpBody, IpMessage};
 use atoll_ipc::page::REPLICAS_MAX;
 use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::ipv4::Protocol;
 use atoll_wire::{Mac, icmp, icmpv6, vnet};
 
 use crate::members::Members;
@@ -181,8 +182,16 @@ impl IpServer {
                 )
             }
             Received::Udp { src, dst, checksum, .. } => (FourTuple { local: dst, remote: src }, checksum),
+            // Every TS has every socket of ICMP.
+            Received::EchoReply { src, dst, id, .. } => {
+                let (local, remote) = (Endpoint::at(dst, id), Endpoint::at(src, 0));
+                (FourTuple { local, remote }, ChecksumState::Verified)
+            }
             Received::Error(error) => (error.tuple, ChecksumState::Verified),
-            Received::Consumed | Received::Dropped(_) => return,
+            Received::Consumed | Received::Dropped(_) => {
+                let Some(tuple) = self.overheard() else { return };
+                (tuple, ChecksumState::Verified)
+            }
         };
         let mut vnet = *vnet;
         if checksum == ChecksumState::Verified && !header.needs_csum() {
@@ -190,6 +199,16 @@ impl IpServer {
             vnet[0] |= vnet::DATA_VALID;
         }
         egress.deliver(&tuple, &vnet, frame);
+    }
+
+    /// Returns the tuple under which the frame that was just handled goes to a TS for its raw sockets, since
+    /// every TS has all of these. Returns `None` if the frame holds no message of ICMP, or nobody listens.
+    /// What every IP server hears the first one hands over.
+    fn overheard(&mut self) -> Option<FourTuple> {
+        let message = self.ip.take_message()?;
+        let is_ours = self.config.number == 0 || !message.is_for_all();
+        let (local, remote) = (Endpoint::at(message.dst, 0), Endpoint::at(message.src, 0));
+        (is_ours && self.members.want_messages(message.dst)).then_some(FourTuple { local, remote })
     }
 
     /// Sends a frame of TS `from`, which starts at the Ethernet header. The destination station is filled in,
@@ -375,12 +394,17 @@ impl IpServer {
         self.counts.unresolved += 1;
         let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
         let quoted = match dst.is_v4() {
-            true => icmp::quoted(packet).map(|q| (q.header.protocol.0, q.source, q.destination, q.seq)),
-            false => icmpv6::quoted(packet).map(|q| (q.protocol.0, q.source, q.destination, q.seq)),
+            true => icmp::quoted(packet).map(|q| (q.header.protocol.0, q.source, q.destination, q.head)),
+            false => icmpv6::quoted(packet).map(|q| (q.protocol.0, q.source, q.destination, q.head)),
         };
-        let (protocol, local, remote, seq) =
-            quoted.unwrap_or((0, Endpoint::at(src, 0), Endpoint::at(dst, 0), None));
-        let body = IpBody::Unreachable { protocol, local, remote, seq: seq.unwrap_or_default().0 };
+        let (protocol, local, remote, [.., e, f, g, h]) =
+            quoted.unwrap_or((0, Endpoint::at(src, 0), Endpoint::at(dst, 0), Default::default()));
+        let seq = match Protocol(protocol) {
+            Protocol::TCP => u32::from_be_bytes([e, f, g, h]),
+            Protocol::ICMP | Protocol::ICMPV6 => u16::from_be_bytes([g, h]).into(),
+            _ => 0,
+        };
+        let body = IpBody::Unreachable { protocol, local, remote, seq };
         let news = (Party::Transport(from), body);
         if self.outbox.back() != Some(&news) {
             self.put(news);

@@ -257,10 +257,11 @@ impl<M: Memory> Transport<M> {
             }
             records.ledger().mark(Work::Commands(session));
             match command {
-                Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only } => {
+                Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only, kind } => {
+                    let protocol = kind.protocol();
                     let place = Place { session: index, slot, generation };
-                    let grant = self.applications.grant(index, &self.cm, lease, Protocol::Udp, local);
-                    let past = || self.past_grant(index, lease, Protocol::Udp, local, (reuse_port, v6_only));
+                    let grant = self.applications.grant(index, &self.cm, lease, protocol, local);
+                    let past = || self.past_grant(index, lease, protocol, local, (reuse_port, v6_only));
                     let grant = grant.unwrap_or_else(past);
                     self.reopen_datagram(now, place, grant, local, remote);
                 }
@@ -272,7 +273,7 @@ impl<M: Memory> Transport<M> {
                         .applications
                         .user_of(index, lease, protocol, local)
                         .map_or(NO_USER, |user| user.uid);
-                    let user = User::privileged(uid);
+                    let user = User::privileged(uid).vouched(uid, local.port);
                     let bind =
                         Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                     let _ = self.cm.handle_bind(&bind);

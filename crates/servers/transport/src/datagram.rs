@@ -1,30 +1,40 @@
 //! Moves datagrams from the wire to sockets and back: RFC 768, udp(7).
 
-use atoll_base::{Addr, Endpoint, Instant};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_connmgr::covers;
-use atoll_ip::{Cast, ErrorKind, Link, NetworkError};
+use atoll_ip::{Cast, ErrorKind, Ip, Link, NetworkError};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::datagram::Fault;
+use atoll_ipc::details::TimeOfDay;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::ledger::Work;
-use atoll_ipc::page::Stat;
+use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_wire::icmp::code;
+use atoll_wire::ipv4::Protocol as WireProtocol;
 
-use crate::datagrams::{Arrived, Datagram};
+use crate::datagrams::{Arrived, Datagram, Name};
 use crate::durability::Subject;
 use crate::fragment::MtuDiscovery;
-use crate::session::{Occupant, Place};
+use crate::session::{Occupant, Place, Session};
 use crate::sink::FrameSink;
 use crate::transport::Transport;
 
+mod echo;
+mod fault;
+mod raw;
 mod send;
+
+use fault::fault_of;
 
 /// The most datagram sockets of one session at one port: each gets a copy of a datagram for all, and is
 /// examined for a datagram for one.
 const AT_PORT_MAX: usize = 256;
 /// The number of sockets at a port that are examined in the time of a unit of [`crate::commands::cost`].
 const LOOKS: usize = 2;
+/// What commands may cost that are carried out before a datagram is stored ([`crate::commands::cost`]).
+const CATCH_UP: u32 = 64;
 /// The cost of giving a datagram to one more socket.
 const COPY_COST: usize = 4;
 
@@ -35,14 +45,18 @@ impl<M: Memory> Transport<M> {
         &mut self,
         now: Instant,
         place: Place,
-        lease: u64,
+        (protocol, lease): (Protocol, u64),
         local: Endpoint,
         remote: Endpoint,
     ) -> Result<(), Cause> {
         let Place { session: session_index, slot, generation } = place;
+        let name = (protocol, local.port);
         let remote = (remote.port != 0).then_some(remote);
         let is_own = local.addr.is_unspecified() || self.ip.is_own(local.addr) || self.is_many(local);
-        let is_leased = |grant: &Grant| local.port != 0 && grant.lease == lease && covers(grant, local);
+        let is_leased = |grant: &Grant| {
+            let is_meant = grant.lease == lease && grant.protocol == protocol;
+            local.port != 0 && is_meant && covers(grant, local)
+        };
         if let Occupant::Datagram(index) = self.applications.occupant(session_index, slot, generation) {
             // This is connect() to another peer, or bind() to an address. The socket stays the same,
             // whichever process of the family has the port.
@@ -58,11 +72,11 @@ impl<M: Memory> Transport<M> {
             return Err(Cause::Invalid);
         }
         let has_room = self.datagrams.len() < self.config.datagram_sockets_max
-            && self.datagrams.count_at_port(local.port, session_index) < AT_PORT_MAX
+            && self.datagrams.count_at_port(name, session_index) < AT_PORT_MAX
             && session.has_room_for_socket()
             && session.datagram_sockets() < self.config.quota.datagram_sockets;
         let grant =
-            self.applications.grant(session_index, &self.cm, lease, Protocol::Udp, local).filter(is_leased);
+            self.applications.grant(session_index, &self.cm, lease, protocol, local).filter(is_leased);
         let rivals = grant.and_then(|grant| Some((grant, self.datagrams.rivals(&grant)?)));
         let (grant, rivals) = rivals.ok_or(Cause::Invalid)?;
         if !is_own {
@@ -72,7 +86,7 @@ impl<M: Memory> Transport<M> {
             return Err(Cause::NoBuffers);
         }
         // All sockets at the port were examined twice.
-        self.load.charge_command((2 * self.datagrams.at_port(local.port).len() / LOOKS) as u32);
+        self.load.charge_command((2 * self.datagrams.at_port(name).len() / LOOKS) as u32);
         // The rivals have left the port at its authority, and what they say here is still under way, or never
         // comes.
         rivals.into_iter().for_each(|rival| self.close_datagram(now, rival));
@@ -87,7 +101,7 @@ impl<M: Memory> Transport<M> {
         self.datagrams.index(index);
         // A program that sees the socket open may send to it at once, and reads the page to see whose port it
         // is.
-        self.page.set_port(true, local.port, true);
+        show_port((&self.page, &mut self.ip), name, true);
         if let Some(view) = session.slot(slot) {
             view.set_local(local);
             view.replica_reset(generation, SlotState::Open, capacity);
@@ -139,16 +153,17 @@ impl<M: Memory> Transport<M> {
             return;
         }
         self.datagrams.index(index);
-        self.page.set_port(true, local.port, true);
+        show_port((&self.page, &mut self.ip), (grant.protocol, local.port), true);
         self.kick_datagram(now, index);
         self.datagrams.touch(index);
     }
 
     fn rename_datagram(&mut self, now: Instant, index: u32, local: Endpoint, remote: Option<Endpoint>) {
-        let Some(place) = self.datagrams.get(index).map(Datagram::place) else { return };
-        self.page.set_port(true, local.port, true);
+        let Some(socket) = self.datagrams.get(index) else { return };
+        let (place, protocol) = (socket.place(), socket.protocol());
+        show_port((&self.page, &mut self.ip), (protocol, local.port), true);
         if let Some(old) = self.datagrams.rename(index, local, remote) {
-            self.page.set_port(true, old, false);
+            show_port((&self.page, &mut self.ip), (protocol, old), false);
         }
         if let Some(view) = self.applications.slot(place) {
             view.set_local(local);
@@ -164,17 +179,17 @@ impl<M: Memory> Transport<M> {
     /// it wrote before is sent by the next flush.
     pub(crate) fn close_datagram(&mut self, now: Instant, index: u32) {
         self.kick_datagram(now, index);
-        let Some(port) = self.datagrams.get(index).map(|socket| socket.local().port) else { return };
+        let Some(name) = self.datagrams.get(index).map(Datagram::name) else { return };
         if self.datagrams.close(index) {
-            self.page.set_port(true, port, false);
+            show_port((&self.page, &mut self.ip), name, false);
         }
     }
 
     /// Removes a socket.
     pub(crate) fn remove_datagram(&mut self, now: Instant, index: u32) {
-        let Some(port) = self.datagrams.get(index).map(|socket| socket.local().port) else { return };
+        let Some(name) = self.datagrams.get(index).map(Datagram::name) else { return };
         if self.datagrams.unindex(index) {
-            self.page.set_port(true, port, false);
+            show_port((&self.page, &mut self.ip), name, false);
         }
         let Some(socket) = self.datagrams.withdraw(index) else { return };
         let (slot, grant) = (socket.place().slot, *socket.grant());
@@ -188,12 +203,15 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Handles a datagram for us, for all, or for a group. Returns `false` if no socket has the port.
-    pub(crate) fn handle_datagram(&mut self, arrived: &Arrived<'_>) -> bool {
-        let (tuple, cast) = (&arrived.tuple, arrived.cast);
-        let looks = self.datagrams.at_port(tuple.local.port).len() / LOOKS;
+    pub(crate) fn handle_datagram(&mut self, now: Instant, arrived: &mut Arrived<'_>) -> bool {
+        let (tuple, cast) = (arrived.tuple, arrived.cast);
+        let looks = self.datagrams.at_port((arrived.protocol, tuple.local.port)).len() / LOOKS;
         self.load.charge_frame(looks as u32);
         if cast != Cast::Unicast {
-            let all = self.datagrams.find_all(tuple, cast);
+            let mut all = self.datagrams.find_all(&tuple, cast);
+            if all.iter().fold(false, |any, index| self.catch_up(now, *index) | any) {
+                all = self.datagrams.find_all(&tuple, cast);
+            }
             if all.is_empty() {
                 self.stats.count(Stat::DatagramsDropped);
             }
@@ -203,7 +221,7 @@ impl<M: Memory> Transport<M> {
             }
             return true;
         }
-        let Some(index) = self.datagrams.find(tuple) else {
+        let Some(index) = self.find_for(now, arrived.protocol, &tuple) else {
             self.stats.count(Stat::DatagramsDropped);
             return false;
         };
@@ -211,8 +229,35 @@ impl<M: Memory> Transport<M> {
         true
     }
 
-    /// Stores a datagram for this socket; the work is charged to its session.
-    fn store_datagram(&mut self, index: u32, arrived: &Arrived<'_>) {
+    /// Returns the socket for a datagram or an error that has arrived.
+    fn find_for(&mut self, now: Instant, protocol: Protocol, tuple: &FourTuple) -> Option<u32> {
+        let found = self.datagrams.find(protocol, tuple)?;
+        if self.catch_up(now, found) { self.datagrams.find(protocol, tuple) } else { Some(found) }
+    }
+
+    /// Carries out what the application of a socket has asked for before something came for the socket, so
+    /// that an option which it has set before a question is in force for the answer. The question may have
+    /// left by another replica, while this one slept. Returns whether there was anything; the socket may be
+    /// gone then.
+    fn catch_up(&mut self, now: Instant, index: u32) -> bool {
+        let Some(place) = self.datagrams.get(index).map(Datagram::place) else { return false };
+        let has_command = |session: &Session<M>| !session.pace.is_waiting() && session.has_command();
+        if !self.applications.get(place.session).is_some_and(has_command) {
+            return false;
+        }
+        let before = self.durability.work();
+        let spent = self.handle_commands_of(now, place.session, CATCH_UP);
+        self.durability.mark(before);
+        self.load.charge_frame(spent);
+        spent > 0
+    }
+
+    /// Stores a datagram for this socket; the work is charged to its session. All sockets that get a copy are
+    /// told of one time.
+    fn store_datagram(&mut self, index: u32, arrived: &mut Arrived<'_>) {
+        if arrived.details.came.is_none() && self.wants_times(index) {
+            arrived.details.came = self.calendar.read();
+        }
         let place = self.datagrams.get(index).map(Datagram::place);
         let Some(id) = place.and_then(|place| self.applications.get(place.session)).map(|session| session.id)
         else {
@@ -222,6 +267,10 @@ impl<M: Memory> Transport<M> {
         self.durability.mark(Work::Datagrams(id));
         self.datagrams.put(index, (&self.applications, &mut self.stats), arrived);
         self.durability.mark(before);
+    }
+
+    fn wants_times(&self, index: u32) -> bool {
+        self.datagrams.get(index).is_some_and(|socket| socket.options().wants_times())
     }
 
     /// Reads the positions that the application has changed.
@@ -258,7 +307,14 @@ impl<M: Memory> Transport<M> {
 
     /// Handles an ICMP error: the next call on a connected socket fails (udp(7)).
     pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError) {
-        let Some(index) = self.datagrams.find(&error.tuple) else { return };
+        let protocol = match error.protocol {
+            WireProtocol::UDP => Protocol::Udp,
+            _ => {
+                self.network_error_of_raw(now, error);
+                Protocol::Icmp
+            }
+        };
+        let Some(index) = self.find_for(now, protocol, &error.tuple) else { return };
         let Some(socket) = self.datagrams.get(index) else { return };
         if let ErrorKind::FragNeeded { mtu } = error.kind {
             // Nothing proves that the socket has sent the quoted datagram; a forged error makes datagrams
@@ -268,15 +324,34 @@ impl<M: Memory> Transport<M> {
                 return;
             }
         }
-        if socket.remote() != Some(error.tuple.remote) {
+        if socket.options().wants_errors() {
+            self.report_fault(index, fault_of(error), error.tuple.remote);
             return;
         }
-        let cause = match error.kind {
-            ErrorKind::Unreachable { code: code::PORT } => Cause::ConnectionRefused,
-            ErrorKind::FragNeeded { .. } => Cause::MessageTooLong,
-            _ => return,
+        let is_about_peer = match protocol {
+            // ping_err: any error, if there is a peer.
+            Protocol::Icmp => socket.remote().is_some(),
+            _ => socket.remote() == Some(error.tuple.remote),
         };
+        if !is_about_peer {
+            return;
+        }
+        let Some(cause) = cause_of(error.kind) else { return };
         self.datagrams.fail(index, cause, Ready::IN | Ready::OUT);
+    }
+
+    /// Gives a socket that has asked for them a network error about what it has sent to `peer`; the work is
+    /// charged to its session.
+    pub(super) fn report_fault(&mut self, index: u32, mut fault: Fault, peer: Endpoint) {
+        if self.wants_times(index) {
+            fault.came = self.calendar.read().map_or(0, TimeOfDay::as_nanos);
+        }
+        let Some(place) = self.datagrams.get(index).map(Datagram::place) else { return };
+        let Some(id) = self.applications.get(place.session).map(|session| session.id) else { return };
+        let before = self.durability.work();
+        self.durability.mark(Work::Datagrams(id));
+        self.datagrams.put_fault(index, &self.applications, &fault, peer);
+        self.durability.mark(before);
     }
 
     /// Sends and publishes for every socket that needs it.
@@ -311,5 +386,24 @@ impl<M: Memory> Transport<M> {
         }
         self.datagrams.put_back_dirty(dirty);
         self.durability.mark(Work::Nothing);
+    }
+}
+
+/// Returns the cause with which a network error makes the next call fail; `None` if it makes none fail.
+const fn cause_of(kind: ErrorKind) -> Option<Cause> {
+    match kind {
+        ErrorKind::Unreachable { code: code::PORT } => Some(Cause::ConnectionRefused),
+        ErrorKind::FragNeeded { .. } => Some(Cause::MessageTooLong),
+        _ => None,
+    }
+}
+
+/// Publishes whether a port of UDP is taken, and tells IP whether there are raw sockets. Nobody looks for the
+/// identifiers of ICMP.
+fn show_port<M: Memory>((page, ip): (&ReplicaPage<M>, &mut Ip), (protocol, port): Name, taken: bool) {
+    match protocol {
+        Protocol::Udp => page.set_port(true, port, taken),
+        Protocol::Raw => ip.want_messages(port == Protocol::raw_port(true), taken),
+        Protocol::Icmp | Protocol::Tcp => {}
     }
 }

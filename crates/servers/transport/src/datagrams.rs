@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use atoll_base::{Endpoint, FourTuple, Slab};
 use atoll_connmgr::are_rivals;
 use atoll_ip::Cast;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::datagram::Fault;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Details, Memory, Ready, SocketOption};
@@ -25,19 +27,23 @@ pub(crate) use socket::Datagram;
 
 /// A datagram that has arrived.
 pub(crate) struct Arrived<'a> {
+    pub(crate) protocol: Protocol,
     pub(crate) tuple: FourTuple,
     pub(crate) cast: Cast,
     pub(crate) details: Details,
     pub(crate) payload: &'a [u8],
 }
 
+/// What datagrams name a socket by: its protocol, and its port or identifier.
+pub(crate) type Name = (Protocol, u16);
+
 /// All datagram sockets of this replica.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     sockets: Slab<Datagram>,
-    /// The sockets by local port, in order of opening.
-    by_port: HashMap<u16, Vec<u32>, FixedState>,
-    /// The sockets with a peer and a definite own address.
+    /// The sockets by protocol and local port, in order of opening.
+    by_port: HashMap<Name, Vec<u32>, FixedState>,
+    /// The sockets of UDP with a peer and a definite own address.
     connected: HashMap<FourTuple, u32, FixedState>,
     /// The sockets with something to send or to publish.
     dirty: Vec<u32>,
@@ -61,11 +67,13 @@ impl Datagrams {
 
     /// Returns the socket for a datagram: the one with this peer, else one bound to this address, else one
     /// bound to the unspecified address. Among equals that share the port, a hash decides.
-    pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
-        if let Some(index) = self.connected.get(tuple) {
+    pub(crate) fn find(&self, protocol: Protocol, tuple: &FourTuple) -> Option<u32> {
+        if protocol == Protocol::Udp
+            && let Some(index) = self.connected.get(tuple)
+        {
             return Some(*index);
         }
-        let sockets = self.by_port.get(&tuple.local.port)?;
+        let sockets = self.by_port.get(&(protocol, tuple.local.port))?;
         let mut best = (0, 0);
         let mut candidates = 0u32;
         for &index in sockets {
@@ -103,6 +111,15 @@ impl Datagrams {
         sockets.iter().copied().filter(|index| shares(*index)).nth(chosen)
     }
 
+    /// Returns the raw sockets that get an ICMP message of type `kind`.
+    pub(crate) fn find_raw(&self, tuple: &FourTuple, kind: u8) -> Vec<u32> {
+        let takes = |index: &u32| {
+            let socket = self.sockets.get(*index);
+            socket.is_some_and(|socket| socket.score(tuple) > 0 && socket.options().takes(kind))
+        };
+        self.at_port((Protocol::Raw, tuple.local.port)).iter().copied().filter(takes).collect()
+    }
+
     /// Returns the blocks of the receive area of a session that sockets hold: first unit and log2 of the
     /// size.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (u32, (u32, u8))> + '_ {
@@ -114,7 +131,7 @@ impl Datagrams {
     /// Adds the socket to the tables.
     pub(crate) fn index(&mut self, index: u32) {
         let Some(socket) = self.sockets.get(index) else { return };
-        self.by_port.entry(socket.local().port).or_default().push(index);
+        self.by_port.entry(socket.name()).or_default().push(index);
         if let Some(tuple) = socket.tuple() {
             self.connected.entry(tuple).or_insert(index);
         }
@@ -128,11 +145,11 @@ impl Datagrams {
         {
             self.connected.remove(&tuple);
         }
-        let Some(sockets) = self.by_port.get_mut(&socket.local().port) else { return false };
+        let Some(sockets) = self.by_port.get_mut(&socket.name()) else { return false };
         sockets.retain(|other| *other != index);
         let last = sockets.is_empty();
         if last {
-            self.by_port.remove(&socket.local().port);
+            self.by_port.remove(&socket.name());
         }
         last
     }
@@ -141,7 +158,7 @@ impl Datagrams {
     /// grant.
     pub(crate) fn rivals(&self, grant: &Grant) -> Option<Vec<u32>> {
         let mut rivals = Vec::new();
-        for &index in self.by_port.get(&grant.local.port).into_iter().flatten() {
+        for &index in self.by_port.get(&(grant.protocol, grant.local.port)).into_iter().flatten() {
             match self
                 .sockets
                 .get(index)
@@ -157,25 +174,26 @@ impl Datagrams {
     }
 
     /// Returns the sockets at a port.
-    pub(crate) fn at_port(&self, port: u16) -> &[u32] {
-        self.by_port.get(&port).map_or(&[], Vec::as_slice)
+    pub(crate) fn at_port(&self, name: Name) -> &[u32] {
+        self.by_port.get(&name).map_or(&[], Vec::as_slice)
     }
 
     /// Returns how many sockets of a session are at a port.
-    pub(crate) fn count_at_port(&self, port: u16, session: u32) -> usize {
-        let sockets = self.at_port(port).iter().filter_map(|index| self.sockets.get(*index));
+    pub(crate) fn count_at_port(&self, name: Name, session: u32) -> usize {
+        let sockets = self.at_port(name).iter().filter_map(|index| self.sockets.get(*index));
         sockets.filter(|socket| socket.place().session == session).count()
     }
 
     /// Returns whether a socket has the port by this lease.
-    pub(crate) fn has_lease(&self, port: u16, lease: u64) -> bool {
-        let sockets = self.by_port.get(&port).into_iter().flatten();
+    pub(crate) fn has_lease(&self, grant: &Grant) -> bool {
+        let lease = grant.lease;
+        let sockets = self.at_port((grant.protocol, grant.local.port)).iter();
         sockets.filter_map(|index| self.sockets.get(*index)).any(|socket| socket.grant().lease == lease)
     }
 
-    /// Returns whether a socket is bound to the port.
+    /// Returns whether a socket of UDP is bound to the port.
     pub(crate) fn has_port(&self, port: u16) -> bool {
-        self.by_port.contains_key(&port)
+        self.by_port.contains_key(&(Protocol::Udp, port))
     }
 
     /// Returns all sockets from this index on.
@@ -307,6 +325,20 @@ impl Datagrams {
         let Some(session) = applications.get(socket.place().session) else { return };
         let is_stored = socket.put(session, arrived);
         stats.count(if is_stored { Stat::DatagramsIn } else { Stat::DatagramsDropped });
+        self.touch(index);
+    }
+
+    /// Stores a network error about what a socket has sent to `peer`, or drops it if there is no room.
+    pub(crate) fn put_fault<M: Memory>(
+        &mut self,
+        index: u32,
+        applications: &Applications<M>,
+        fault: &Fault,
+        peer: Endpoint,
+    ) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        let Some(session) = applications.get(socket.place().session) else { return };
+        socket.put_fault(session, fault, peer);
         self.touch(index);
     }
 

@@ -2,6 +2,7 @@
 //! IP_MTU_DISCOVER; ipv6(7), IPV6_MTU_DISCOVER).
 
 use alloc::vec;
+use alloc::vec::Vec;
 
 use atoll_base::{Addr, FourTuple, Instant};
 use atoll_ip::{FRAGMENT_HEADERS_LEN_MAX, Ip, Outgoing, headers_len, parts};
@@ -90,33 +91,19 @@ impl MtuDiscovery {
 }
 
 // structure: send_fragments: a packet has as many facts
-/// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. If the link is full, returns
-/// the progress, with which this is called again for the same datagram when the link has room.
+/// Sends `datagram`, the payload of `packet`, in packets of at most `mtu` octets. If the link is full,
+/// returns the progress, with which this is called again for the same datagram when the link has room.
 #[allow(clippy::too_many_arguments)] // As `send_segment`: parts of one frame.
 pub(crate) fn send_fragments<M: Memory>(
     ip: &mut Ip,
     way: &Way,
-    tuple: &FourTuple,
     packet: &Outgoing,
-    text: &TextRef<'_, M>,
+    datagram: &[u8],
     progress: Option<Progress>,
     mtu: u16,
     out: &mut impl FrameSink<M>,
 ) -> Option<Progress> {
     debug_assert!(!way.internal, "the internal link takes packets of every size");
-    // The checksum covers all fragments and is in the first, so no link can complete it: the text is copied
-    // and read here.
-    let mut datagram = vec![0; packet.payload_len];
-    let header = udp::Header {
-        src_port: tuple.local.port,
-        dst_port: tuple.remote.port,
-        // It is at most DATAGRAM_MAX.
-        payload_len: text.len() as u16,
-        checksum: 0,
-    };
-    udp::emit(&header, &mut datagram);
-    text.copy_to(&mut datagram[udp::HEADER_LEN..]);
-    udp::seal(packet.src, packet.dst, &mut datagram);
     let mut progress =
         progress.unwrap_or_else(|| Progress { id: ip.identify(packet.dst, packet.protocol), sent: 0 });
     for part in parts(packet.dst, datagram.len(), progress.sent, mtu) {
@@ -130,6 +117,23 @@ pub(crate) fn send_fragments<M: Memory>(
         progress.sent += part.len;
     }
     None
+}
+
+/// Returns a datagram of UDP with its checksum, which covers all fragments and is in the first, so that no
+/// link can complete it: the text is copied and read here.
+pub(crate) fn sealed<M: Memory>(tuple: &FourTuple, text: &TextRef<'_, M>) -> Vec<u8> {
+    let mut datagram = vec![0; udp::HEADER_LEN + text.len()];
+    let header = udp::Header {
+        src_port: tuple.local.port,
+        dst_port: tuple.remote.port,
+        // It is at most DATAGRAM_MAX.
+        payload_len: text.len() as u16,
+        checksum: 0,
+    };
+    udp::emit(&header, &mut datagram);
+    text.copy_to(&mut datagram[udp::HEADER_LEN..]);
+    udp::seal(tuple.local.addr, tuple.remote.addr, &mut datagram);
+    datagram
 }
 
 #[cfg(test)]

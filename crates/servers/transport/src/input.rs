@@ -1,8 +1,9 @@
 //! Handles the frames that arrive.
 
-use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
 use atoll_connmgr::{Syn, SynVerdict};
-use atoll_ip::{ChecksumOffload, ErrorKind, Link, NetworkError, Received};
+use atoll_ip::{Cast, ChecksumOffload, ErrorKind, Link, NetworkError, Received};
+use atoll_ipc::command::Protocol as SocketProtocol;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
@@ -35,7 +36,11 @@ impl<M: Memory> Transport<M> {
         internal: bool,
     ) {
         let link = if internal { Link::Inside } else { Link::Outside };
-        match self.ip.handle_frame(now, link, frame, offload) {
+        let received = self.ip.handle_frame(now, link, frame, offload);
+        if !matches!(received, Received::Tcp { .. } | Received::Udp { .. }) {
+            self.pass_to_raw(now, link, frame);
+        }
+        match received {
             Received::Tcp { src, dst, tos, segment, .. } => {
                 let Ok((mut header, header_len)) = tcp::parse(segment) else {
                     self.stats.count(Stat::SegmentsDropped);
@@ -43,8 +48,8 @@ impl<M: Memory> Transport<M> {
                 };
                 header.ecn = Ecn::from_tos(tos);
                 let tuple = FourTuple {
-                    local: atoll_base::Endpoint::at(dst, header.dst_port),
-                    remote: atoll_base::Endpoint::at(src, header.src_port),
+                    local: Endpoint::at(dst, header.dst_port),
+                    remote: Endpoint::at(src, header.src_port),
                 };
                 if header.has(Flags::SYN) {
                     let option = fast_open::find(segment.get(..header_len).unwrap_or_default());
@@ -56,12 +61,35 @@ impl<M: Memory> Transport<M> {
             Received::Udp { src, dst, cast, tos, ttl, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
                 let came_over = if internal { details::Link::Inside } else { details::Link::Outside };
-                let details =
-                    Details { own: dst.addr, tos: Some(tos), ttl: Some(ttl), link: Some(came_over) };
-                if !self.handle_datagram(&Arrived { tuple, cast, details, payload }) {
+                let details = Details {
+                    own: dst.addr,
+                    tos: Some(tos),
+                    ttl: Some(ttl),
+                    link: Some(came_over),
+                    came: None,
+                };
+                let protocol = SocketProtocol::Udp;
+                if !self.handle_datagram(now, &mut Arrived { protocol, tuple, cast, details, payload }) {
                     // RFC 1122 §4.1.3.1: no socket has the port.
                     self.ip.unreachable(now, link, frame, code::PORT);
                 }
+            }
+            Received::EchoReply { src, dst, id, tos, ttl, message } => {
+                let (local, remote) = (Endpoint::at(dst, id), Endpoint::at(src, 0));
+                let came_over = if internal { details::Link::Inside } else { details::Link::Outside };
+                let details =
+                    Details { own: dst, tos: Some(tos), ttl: Some(ttl), link: Some(came_over), came: None };
+                // Nobody is told where no socket has asked, as on Linux.
+                self.handle_datagram(
+                    now,
+                    &mut Arrived {
+                        protocol: SocketProtocol::Icmp,
+                        tuple: FourTuple { local, remote },
+                        cast: Cast::Unicast,
+                        details,
+                        payload: message,
+                    },
+                );
             }
             Received::Error(error) => self.handle_network_error(now, &error),
             Received::Consumed | Received::Dropped(_) => {}

@@ -114,7 +114,8 @@ impl Rights {
 
     /// Returns whether the session would be granted this, for the same user, with nothing to show.
     pub(crate) fn is_plain(&self, grant: &Grant) -> bool {
-        self.user.uid == grant.uid && self.user.may_bind(grant.local.port)
+        let is_free = grant.protocol != Protocol::Raw && self.user.may_bind(grant.local.port);
+        self.user.uid == grant.uid && is_free
     }
 
     /// Returns the grant that the session has shown, if it is about this lease.

@@ -33,6 +33,7 @@ mod aftermath;
 mod applications;
 mod balance;
 mod blame;
+mod calendar;
 mod challenge;
 mod close;
 mod commands;
@@ -94,6 +95,7 @@ mod view;
 
 pub use aftermath::{Adoption, Charge, Loss, Recovery};
 pub use atoll_tcp::EcnMode;
+pub use calendar::Calendar;
 pub use config::{Config, Quota, Secrets};
 pub use facts::SocketFacts;
 pub use fast_open::FastOpenSides;

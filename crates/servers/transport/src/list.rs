@@ -126,7 +126,7 @@ impl<M: Memory> Transport<M> {
             send_queue: socket.unsent(),
             v6_only: socket.v6_only(),
             ..SocketFacts::new(
-                Protocol::Udp,
+                socket.protocol(),
                 if socket.remote().is_some() { tcp_state::ESTABLISHED } else { tcp_state::CLOSED },
                 socket.local(),
                 socket.remote().unwrap_or_default(),

@@ -90,7 +90,6 @@ impl Inherited {
             SocketOption::UnicastHops => self.hops = u8::try_from(value).ok(),
             SocketOption::TrafficClass => self.class = value as u8,
             SocketOption::DeferAccept
-            | SocketOption::Broadcast
             | SocketOption::SynCount
             | SocketOption::TimeToLive
             | SocketOption::MtuDiscover
@@ -172,7 +171,6 @@ impl Entry {
             SocketOption::MaxSegment => {}
             SocketOption::DeferAccept
             | SocketOption::FastOpen
-            | SocketOption::Broadcast
             | SocketOption::SynCount
             | SocketOption::TimeToLive
             | SocketOption::UnicastHops

@@ -199,10 +199,11 @@ impl<M: Memory> Transport<M> {
 
     /// Opens a datagram socket, or changes its ends.
     fn open_udp(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
-        let Command::UdpOpen { slot, generation, lease, local, remote, .. } = command else { return };
+        let Command::UdpOpen { slot, generation, lease, local, remote, kind, .. } = command else { return };
+        let protocol = kind.protocol();
         let place = Place { session, slot, generation };
         let kept = self.check_kept(id, &command);
-        let opened = kept.and_then(|()| self.open_datagram(now, place, lease, local, remote));
+        let opened = kept.and_then(|()| self.open_datagram(now, place, (protocol, lease), local, remote));
         match opened {
             // A socket whose slot is invalid is gone again.
             Ok(()) => {
@@ -289,9 +290,7 @@ fn charge_leases(cm: &ConnMgr, load: &mut Load, protocol: Protocol, port: u16) {
 /// Returns whether a session has a port, a listener or a datagram socket by this grant.
 fn is_in_use(cm: &ConnMgr, datagrams: &Datagrams, id: SessionId, grant: &Grant) -> bool {
     let is_bound = cm.grant(id, grant.lease).is_some();
-    is_bound
-        || cm.listener_of(id, grant.lease).is_some()
-        || datagrams.has_lease(grant.local.port, grant.lease)
+    is_bound || cm.listener_of(id, grant.lease).is_some() || datagrams.has_lease(grant)
 }
 
 /// Checks that a socket may be bound to an address.

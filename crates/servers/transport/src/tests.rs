@@ -1,12 +1,14 @@
-//! Tests with scripted applications on the heap, frames in vectors, and time set by hand.
+//! Tests with programs on the heap, frames in vectors, and time set by hand.
 
 mod abuse;
 mod accept;
 mod address;
+pub(crate) mod app;
 mod basic;
 mod batches;
 mod blame;
 mod details;
+mod echo;
 mod flood;
 mod fragments;
 mod front;
@@ -19,6 +21,8 @@ mod loss;
 mod ports;
 mod postponed;
 mod quota;
+pub(crate) mod raw;
+mod raw_sockets;
 mod recovery;
 mod rounds;
 mod urgent;

@@ -27,6 +27,7 @@ use atoll_ipc::page::{AppPage, ReplicaPage, Stat};
 
 use crate::aftermath::{Adoption, Aftermath, Charge};
 use crate::applications::Applications;
+use crate::calendar::Calendar;
 use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::connections::Connections;
@@ -66,6 +67,7 @@ pub struct Transport<M: Memory> {
     pub(crate) durability: Durability<M>,
     pub(crate) aftermath: Aftermath,
     pub(crate) shortage: Shortage,
+    pub(crate) calendar: Calendar,
 }
 
 impl<M: Memory> Transport<M> {
@@ -99,6 +101,7 @@ impl<M: Memory> Transport<M> {
             durability: Durability::new(),
             aftermath: Aftermath::default(),
             shortage: Shortage::new(),
+            calendar: Calendar::default(),
             stats: Stats::new(&page),
             load: Load::default(),
             rng,
@@ -127,6 +130,11 @@ impl<M: Memory> Transport<M> {
     /// Starts to measure the cost of incoming connections, of one in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
     pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
         self.handshakes.phases().set_stopwatch(stopwatch);
+    }
+
+    /// Sets the clock by which datagrams are stamped for sockets that ask when they came.
+    pub fn set_calendar(&mut self, calendar: Calendar) {
+        self.calendar = calendar;
     }
 
     /// Notes how long the frame that is given to [`Transport::handle_frame`] next has waited since a link

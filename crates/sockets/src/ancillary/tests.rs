@@ -29,8 +29,13 @@ fn several_messages_are_one_wish() {
         message(SOL_UDP, UDP_SEGMENT, &1200u16.to_ne_bytes()),
     ]
     .concat();
-    let details =
-        Details { own: Addr::v4(0xc612_0002), tos: Some(1), ttl: Some(3), link: Some(Link::Inside) };
+    let details = Details {
+        own: Addr::v4(0xc612_0002),
+        tos: Some(1),
+        ttl: Some(3),
+        link: Some(Link::Inside),
+        came: None,
+    };
     assert_eq!(parse(&control, V4), Ok(Ancillary { details: Some(details), segment: Some(1200) }));
 }
 
@@ -78,14 +83,16 @@ fn messages_that_do_not_fit_are_cut_off() {
     let mut options = Options::default();
     options.set(Name::PacketInfo, 1);
     options.set(Name::ReceiveTos, 1);
-    let details = Details { own: V4, tos: Some(5), ttl: Some(64), link: Some(Link::Outside) };
+    let details = Details { own: V4, tos: Some(5), ttl: Some(64), link: Some(Link::Outside), came: None };
     let told = Told {
         options: &options,
         v6: false,
         port: 7,
         own_v4: Some(0xc612_0001),
         details: Some(details),
+        came: None,
         segment: None,
+        fault: None,
     };
     for (room, len, truncated) in
         [(100, 56, false), (49, 49, false), (48, 48, true), (32, 32, true), (20, 20, true), (8, 0, true)]
@@ -99,9 +106,59 @@ fn messages_that_do_not_fit_are_cut_off() {
 #[test]
 fn a_group_is_answered_from_the_stack_s_address() {
     let options = Options::default();
-    let details = |link| Details { own: V4, tos: None, ttl: None, link: Some(link) };
-    let told = Told { options: &options, v6: false, port: 7, own_v4: Some(5), details: None, segment: None };
+    let details = |link| Details { own: V4, link: Some(link), ..Details::default() };
+    let (details_of_none, came, segment, fault) = (None, None, None, None);
+    let (v6, port, own_v4) = (false, 7, Some(5));
+    let told = Told { options: &options, v6, port, own_v4, details: details_of_none, came, segment, fault };
     assert_eq!(told.answers_from(0xef01_0203, &details(Link::Outside)), 5);
     assert_eq!(told.answers_from(0xef01_0203, &details(Link::Inside)), 0x7f00_0001);
     assert_eq!(told.answers_from(0x7f00_0005, &details(Link::Inside)), 0x7f00_0005);
+}
+
+#[test]
+fn an_error_is_written_as_linux_does() {
+    let options = Options::default();
+    let quoted = atoll_ipc::datagram::Quotation([8, 0, 0, 0, 0, 7, 0, 1]);
+    let reporter = Addr::v4(0xc612_0001);
+    let fault = Fault { reporter, info: 1300, kind: 3, code: 4, quoted, came: 0 };
+    let (port, own_v4, details, came, segment) = (0, None, None, None, None);
+    let told = |v6, fault| {
+        let fault = Some(fault);
+        Told { options: &options, v6, port, own_v4, details, came, segment, fault }
+    };
+    let mut out = [0; 80];
+    let written = write(&told(false, fault), &mut out);
+    assert_eq!(written, Written { len: 48, truncated: false });
+    let head = [&48u64.to_ne_bytes()[..], &[0; 4], &libc::IP_RECVERR.to_ne_bytes()].concat();
+    assert_eq!(out[..16], head);
+    // struct sock_extended_err, and struct sockaddr_in behind it.
+    assert_eq!(out[16..32], [libc::EMSGSIZE as u8, 0, 0, 0, 2, 3, 4, 0, 20, 5, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(out[32..48], [2, 0, 0, 0, 0xc6, 18, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let reporter = Addr::from_octets([0x20; 16]);
+    let fault = Fault { reporter, info: 0, kind: 1, code: 4, quoted, came: 0 };
+    let mut out = [0; 80];
+    assert_eq!(write(&told(true, fault), &mut out).len, 64);
+    assert_eq!(out[16..24], [libc::ECONNREFUSED as u8, 0, 0, 0, 3, 1, 4, 0]);
+    assert_eq!((out[32], &out[40..56]), (10, &[0x20; 16][..]));
+}
+
+#[test]
+fn a_time_is_the_first_message_and_only_where_it_is_asked_for() {
+    let came = TimeOfDay::from_nanos(3_000_002_001);
+    let details = Some(Details { own: V4, ttl: Some(9), came, ..Details::default() });
+    let mut options = Options::default();
+    options.set(Name::ReceiveTtl, 1);
+    let written = |options: &Options| {
+        let told =
+            Told { options, v6: false, port: 7, own_v4: None, details, came, segment: None, fault: None };
+        let mut out = vec![0; 100];
+        let len = write(&told, &mut out).len;
+        out.truncate(len);
+        out
+    };
+    let ttl = int(IPPROTO_IP, libc::IP_TTL, 9);
+    assert_eq!(written(&options), ttl);
+    options.set(Name::Times, Form::Nanos as u64);
+    let time = [3u64.to_ne_bytes(), 2_001u64.to_ne_bytes()].concat();
+    assert_eq!(written(&options), [message(SOL_SOCKET, libc::SO_TIMESTAMPNS, &time), ttl].concat());
 }

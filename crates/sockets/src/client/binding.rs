@@ -26,6 +26,14 @@ const USUALLY_UNPRIVILEGED: u16 = 1024;
 /// The backlog for a negative number (listen(2)).
 const BACKLOG: u32 = 4096;
 
+/// Returns whether the authority has to know the user that asks for a port: a low one needs a privilege,
+/// unless the stack says otherwise, an identifier of ICMP may be shared with others of the user, and a raw
+/// socket needs a privilege in any case.
+fn is_of_user(protocol: Protocol, port: u16) -> bool {
+    let end = if protocol.is_icmp() { u16::MAX } else { USUALLY_UNPRIVILEGED - 1 };
+    (1..=end).contains(&port)
+}
+
 /// The state of asking for a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
@@ -91,8 +99,7 @@ impl<P: Platform> Client<P> {
         }
         let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
         // Most sockets share nothing and have high ports: no replica has to know their users.
-        let needs_pass =
-            socket.options.is_on(Name::ReusePort) || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
+        let needs_pass = socket.options.is_on(Name::ReusePort) || is_of_user(socket.protocol, local.port);
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
     }
 
@@ -102,8 +109,7 @@ impl<P: Platform> Client<P> {
         let replicas = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?.count();
         let socket = self.socket(object).filter(|socket| socket.standing.waits).ok_or(Errno::EINVAL)?;
         let (lease, local) = (socket.lease, socket.local);
-        let low = (1..USUALLY_UNPRIVILEGED).contains(&local.port);
-        let needs_pass = low || socket.options.is_on(Name::ReusePort);
+        let needs_pass = is_of_user(socket.protocol, local.port) || socket.options.is_on(Name::ReusePort);
         let authority = usize::from(local.port) % replicas;
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
     }
@@ -112,8 +118,9 @@ impl<P: Platform> Client<P> {
     /// token of the answer.
     pub fn ask_for_port(&mut self, object: u32, binding: &Binding, passes: &[Command]) -> Result<u32, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
-        let [reuse_addr, reuse_port, v6_only] =
-            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
+        let [reuse_addr, reuse_port] =
+            [Name::ReuseAddr, Name::ReusePort].map(|name| socket.options.is_on(name));
+        let v6_only = socket.is_v6_only();
         let Binding { lease, local, authority, .. } = *binding;
         let protocol = socket.protocol;
         self.ask_one(authority, passes, |token| Command::Bind {
@@ -150,7 +157,8 @@ impl<P: Platform> Client<P> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease) = (socket.local, socket.lease);
         let shown = socket.show_all(replicas);
-        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
+        let (reuse_port, v6_only) = (socket.options.is_on(Name::ReusePort), socket.is_v6_only());
+        let kind = socket.protocol.datagram_kind().ok_or(Errno::EOPNOTSUPP)?;
         let mut places = socket.places().to_vec();
         let is_new = places.is_empty();
         if is_new {
@@ -163,7 +171,8 @@ impl<P: Platform> Client<P> {
             if let Some(show) = shown.get(replica).copied().flatten().filter(|_| is_new) {
                 self.push(session, replica, &show);
             }
-            let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
+            let command =
+                Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only, kind };
             self.push(session, replica, &command);
         }
         let sender = self.rng.next_u32() as usize;
@@ -232,7 +241,7 @@ impl<P: Platform> Client<P> {
     /// cannot listen.
     pub fn address_to_listen(&self, object: u32) -> Result<Option<Endpoint>, Errno> {
         match self.socket(object).map(|socket| (&socket.kind, socket.protocol, socket.v6)) {
-            Some((_, Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
+            Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
             Some((Kind::Fresh, _, v6)) => Ok(Some(any(v6))),
             Some((Kind::Bound | Kind::Listening(_), ..)) => Ok(None),
             _ => Err(Errno::EINVAL),

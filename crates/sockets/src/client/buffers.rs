@@ -97,7 +97,7 @@ impl<P: Platform> Client<P> {
     /// [`Client::drain`] has work that no doorbell announces.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         let at_most = |left: Option<Duration>, most: Duration| Some(left.map_or(most, |left| left.min(most)));
-        let left = if self.has_waiting() { at_most(left, RETRY) } else { left };
+        let left = if self.has_waiting() || self.missed.get() { at_most(left, RETRY) } else { left };
         // The receiver of a socket does not ring its sender, which would hold the socket for ever.
         let left = if self.passed.is_empty() { left } else { at_most(left, RETRY) };
         if self.buffers.is_idle() { left } else { at_most(left, self.buffers.due.since(self.now())) }
@@ -120,12 +120,12 @@ impl<P: Platform> Client<P> {
             if socket.sent_in == look && !all {
                 return true;
             }
-            let family = self.family(*object);
+            let Ok(turn) = self.turn(*object) else { return true };
             let owns = self.stream(*object).is_some_and(|(stream, ..)| {
                 stream.release();
                 stream.owns_buffer()
             });
-            drop(family);
+            drop(turn);
             if let Some(socket) = self.socket_mut(*object) {
                 socket.buffered = owns;
             }

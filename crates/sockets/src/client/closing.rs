@@ -5,6 +5,8 @@ use atoll_ipc::command::CloseMode;
 use atoll_ipc::{Command, Ready};
 
 use super::Client;
+use crate::Failure;
+
 use super::object::{Body, Kind, Object, Place, Socket, any};
 use super::platform::Platform;
 use super::session::{NOBODY, Session};
@@ -118,15 +120,16 @@ impl<P: Platform> Client<P> {
     }
 
     /// Ends a connection by a reset, after which the socket may open another one: connect(2), `AF_UNSPEC`.
-    pub fn disconnect(&mut self, object: u32) {
+    /// [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
+    pub fn disconnect(&mut self, object: u32) -> Result<(), Failure> {
         if !self.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..))) {
-            return;
+            return Ok(());
         }
-        let family = self.family(object);
+        let turn = self.turn(object)?;
         if let Some((stream, ..)) = self.stream(object) {
             stream.set_reset_on_close(true);
         }
-        drop(family);
+        drop(turn);
         self.start_over(object);
         if let Some(socket) = self.socket_mut(object) {
             (socket.remote, socket.connect_reported) = (Endpoint::default(), false);
@@ -139,6 +142,20 @@ impl<P: Platform> Client<P> {
             }
         }
         self.announce(object, Ready::all());
+        Ok(())
+    }
+
+    /// Returns whether the connection of a socket ends when this process closes it: no other process has it,
+    /// and none is about to receive it. One that a process has received from another counts as its alone.
+    pub fn closes_for_all(&self, object: u32) -> bool {
+        let Some(socket) = self.socket(object) else { return true };
+        socket.places().iter().all(|place| {
+            let member = self.sessions.get(place.session).map_or(0, |session| session.member);
+            let holders = self.slot_of(*place).map_or(0, |slot| slot.holders());
+            let is_alone = holders & !(1 << (member & 63)) == 0;
+            // One that has sent a connection, and sleeps, holds it although it has closed it.
+            if self.was_received(*place) { is_alone || !socket.passed } else { is_alone && !socket.passed }
+        })
     }
 
     // ---- sockets that are passed over a unix socket ----

@@ -12,6 +12,9 @@ use crate::{Errno, Failure};
 /// What shutdown(2) may change.
 const CHANGED: Ready = Ready::IN.union(Ready::OUT).union(Ready::HUP).union(Ready::RDHUP);
 
+/// The port of a peer of an ICMP socket for which the program has named none.
+pub(super) const NO_PORT: u16 = 1;
+
 /// The result of connect(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
@@ -136,18 +139,35 @@ impl<P: Platform> Client<P> {
                 }
                 Ok(remote)
             }
-            Kind::Datagram(datagram) if datagram.connected => Ok(remote),
+            // inet_getname: a peer without a port is none.
+            Kind::Datagram(datagram) if datagram.connected && self.peer_has_port(object) => Ok(remote),
             _ => Err(Errno::ENOTCONN),
         }
     }
 
-    /// Implements shutdown(2).
-    pub fn shutdown(&mut self, object: u32, receive: bool, send: bool) -> Result<(), Errno> {
-        let Some(socket) = self.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
+    /// Returns the peer that connect(2) gives a datagram socket: for replicas a peer has a port, and programs
+    /// name none for sockets of ICMP.
+    pub fn peer_to_connect(&self, object: u32, remote: Endpoint) -> Endpoint {
+        match self.socket(object) {
+            Some(socket) if socket.protocol.is_icmp() && remote.port == 0 => {
+                Endpoint::at(remote.addr, NO_PORT)
+            }
+            _ => remote,
+        }
+    }
+
+    fn peer_has_port(&self, object: u32) -> bool {
+        let socket = self.socket(object);
+        !socket.is_some_and(|it| it.protocol.is_icmp() && it.remote.port == NO_PORT)
+    }
+
+    /// Implements shutdown(2). [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
+    pub fn shutdown(&mut self, object: u32, receive: bool, send: bool) -> Result<(), Failure> {
+        let Some(socket) = self.socket_mut(object) else { return Err(Errno::ENOTSOCK.into()) };
         match &mut socket.kind {
             Kind::Datagram(datagram) => {
                 // inet_shutdown: without a peer it fails, but wakes the readers.
-                let result = if datagram.connected { Ok(()) } else { Err(Errno::ENOTCONN) };
+                let result = if datagram.connected { Ok(()) } else { Err(Errno::ENOTCONN.into()) };
                 datagram.shut_receive |= receive;
                 datagram.shut_send |= send;
                 self.announce(object, CHANGED);
@@ -164,16 +184,16 @@ impl<P: Platform> Client<P> {
             }
             _ => {}
         }
-        let family = self.family(object);
+        let turn = self.turn(object)?;
         let Some((stream, _, place)) = self.stream(object) else {
             // inet_shutdown: it fails, but what was shut stays so.
             if let Some(socket) = self.socket_mut(object) {
                 socket.shut_early |= receive;
             }
-            return Err(Errno::ENOTCONN);
+            return Err(Errno::ENOTCONN.into());
         };
         stream.shutdown(receive, send)?;
-        drop(family);
+        drop(turn);
         self.kick(place);
         self.announce(object, CHANGED);
         Ok(())
@@ -185,6 +205,13 @@ impl<P: Platform> Client<P> {
             return stream.take_error(local);
         }
         if let Some(errno) = self.socket_mut(object).and_then(|socket| socket.standing.error.take()) {
+            return Some(errno);
+        }
+        // Without a turn the errors stay where they are, and are announced later.
+        self.take_faults(object).ok();
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object)
+            && let Some(errno) = datagram.faults.take_error()
+        {
             return Some(errno);
         }
         let places = self.socket(object).map(Socket::places).unwrap_or_default();

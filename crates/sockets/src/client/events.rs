@@ -49,12 +49,18 @@ impl<P: Platform> Client<P> {
         if !self.inherited.is_empty() {
             self.poll_inherited();
         }
+        if self.missed.take() {
+            any_of_all = true;
+            self.announce_shared();
+        }
         if !self.passed.is_empty() {
             self.let_go_of_passed();
         }
         any_of_all
     }
 
+    // Most calls find no event, and are not to prepare for one.
+    #[inline(never)]
     fn handle_event(&mut self, replica: usize, event: Event) {
         match event {
             Event::Ready { slot, generation, ready } => {
@@ -92,14 +98,7 @@ impl<P: Platform> Client<P> {
                     self.accept_if_awaited(object);
                 }
             }
-            Event::SlotDone { slot, generation } => {
-                let session = &mut self.sessions[0];
-                let shared = session.shared;
-                let from = &mut session.replicas_mut()[replica];
-                let family = shared.then(|| from.family_lock());
-                from.port_mut().slot_done(slot, generation);
-                drop(family);
-            }
+            Event::SlotDone { slot, generation } => self.sessions[0].slot_done(replica, slot, generation),
             Event::BindReply { token, cause, port, voucher } => {
                 self.handle_answer(token, cause, port, voucher)
             }
@@ -154,12 +153,7 @@ impl<P: Platform> Client<P> {
     /// Announces every socket as perhaps ready, because events of a replica were lost or it is a new
     /// incarnation.
     fn rescan(&mut self, replica: usize, is_new: bool) {
-        let session = &mut self.sessions[0];
-        let shared = session.shared;
-        let from = &mut session.replicas_mut()[replica];
-        let family = shared.then(|| from.family_lock());
-        from.port_mut().sweep();
-        drop(family);
+        self.sessions[0].sweep(replica);
         for object in self.objects.indices() {
             if is_new {
                 self.register_again(object, replica);
@@ -239,12 +233,23 @@ impl<P: Platform> Client<P> {
         }
     }
 
+    /// Announces every socket of a shared session as perhaps ready: a call for one of them had no turn, and
+    /// may have said that it would block.
+    #[cold]
+    fn announce_shared(&mut self) {
+        for object in self.objects.indices() {
+            let place = self.socket(object).and_then(|socket| socket.places().first().copied());
+            if place.and_then(|place| self.sessions.get(place.session)).is_some_and(|it| it.shared) {
+                self.announce(object, Ready::all());
+            }
+        }
+    }
+
     fn poll_inherited(&mut self) {
         for at in 0..self.inherited.len() {
             let object = self.inherited[at];
-            let family = self.family(object);
+            // Without a turn it may be seen in the midst of a change, and then again after it.
             let seen = self.socket(object).map_or(0, |socket| self.digest(socket));
-            drop(family);
             let Some(socket) = self.socket_mut(object) else { continue };
             if mem::replace(&mut socket.seen, seen) != seen {
                 let ready = Ready::from_bits_retain(self.readiness(object));

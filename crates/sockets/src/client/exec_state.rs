@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::fault_queue::Faults;
 use super::groups::Multicast;
 use super::multicast::{MEMBERSHIPS_MAX, MEMBERSHIPS_MAX_V6};
 use super::object::{Body, Corked, Datagram, Kind, Object, Place, Socket};
@@ -35,7 +36,7 @@ use crate::stream::Local;
 
 /// The version of both forms. Builds before November 2026 wrote the digit 2 here, and something else behind
 /// it.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 /// The octets that a written [`ExecState`] begins with, before the version.
 const INHERITED: [u8; 7] = *b"atollin";
 /// The octets that a written [`PassedSocket`] begins with, before the version.
@@ -147,6 +148,7 @@ pub struct DatagramState {
     shut_receive: bool,
     shut_send: bool,
     corked: Option<Corked>,
+    filter: [u32; 8],
 }
 
 /// Why octets are not what a library of this version has written.
@@ -288,6 +290,7 @@ impl SocketState {
                 shut_receive: datagram.shut_receive,
                 shut_send: datagram.shut_send,
                 corked: datagram.corked.clone(),
+                filter: datagram.filter,
             }),
         };
         SocketState {
@@ -330,6 +333,8 @@ impl SocketState {
                 shut_receive: datagram.shut_receive,
                 shut_send: datagram.shut_send,
                 corked: datagram.corked,
+                faults: Faults::default(),
+                filter: datagram.filter,
             })),
         };
         (socket.connect_reported, socket.shut_early, socket.more) =
@@ -384,7 +389,7 @@ impl SocketState {
         let is_of_its_protocol = match &self.kind {
             KindState::Fresh | KindState::Bound => true,
             KindState::Listening { .. } | KindState::Stream { .. } => self.protocol == Protocol::Tcp,
-            KindState::Datagram(_) => self.protocol == Protocol::Udp,
+            KindState::Datagram(_) => self.protocol.is_datagram(),
         };
         let groups = self.multicast.as_ref().map_or(&[][..], |multicast| &multicast.joined);
         let of_v4 = groups.iter().filter(|(group, _)| group.is_v4()).count();

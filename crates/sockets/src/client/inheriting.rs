@@ -157,8 +157,9 @@ impl<P: Platform> Client<P> {
     }
 
     /// Returns the commands by which a next process registers the port of an object in its own session, at
-    /// `replicas` replicas, and listens there if the object does: each with its replica, in order. A command
-    /// with a token has `token`; it is answered, and the answer is waited for before the next command.
+    /// `replicas` replicas, and listens there if the object does: each with its replica. Commands for one
+    /// replica have an order; those for several do not depend on each other. A command with a token has
+    /// `token`, and is answered.
     pub fn registration(&self, object: u32, replicas: usize, token: u32) -> Vec<(usize, Command)> {
         let Some(socket) = self.socket(object).filter(|socket| socket.lease != 0) else { return Vec::new() };
         let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);

@@ -133,13 +133,19 @@ impl<P: Platform> Client<P> {
     }
 
     /// Calls `found` for up to `max` events that are ready in an epoll instance.
+    #[inline]
     pub fn collect(&mut self, epoll: u32, max: usize, found: impl FnMut(Fired)) {
+        if max > 0 && self.set(epoll).is_some_and(|set| !set.ready.is_empty()) {
+            self.collect_ready(epoll, max, found);
+        }
+    }
+
+    // Calls that find nothing are not to prepare for it.
+    #[inline(never)]
+    fn collect_ready(&mut self, epoll: u32, max: usize, found: impl FnMut(Fired)) {
         let Some((mut ready, has_sets)) = self.set(epoll).map(|set| (set.ready, set.has_sets)) else {
             return;
         };
-        if max == 0 || ready.is_empty() {
-            return;
-        }
         if has_sets {
             self.prune(epoll);
             ready = self.set(epoll).map_or(ready, |set| set.ready);

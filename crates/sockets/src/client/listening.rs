@@ -123,7 +123,9 @@ impl<P: Platform> Client<P> {
     pub fn check_listening(&self, object: u32) -> Result<(), Errno> {
         match self.socket(object) {
             Some(Socket { kind: Kind::Listening(listener), .. }) if !listener.is_shut => Ok(()),
-            Some(Socket { protocol: Protocol::Udp, .. }) => Err(Errno::EOPNOTSUPP),
+            Some(Socket { protocol: Protocol::Icmp | Protocol::Raw | Protocol::Udp, .. }) => {
+                Err(Errno::EOPNOTSUPP)
+            }
             Some(_) => Err(Errno::EINVAL),
             None => Err(Errno::ENOTSOCK),
         }

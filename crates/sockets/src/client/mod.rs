@@ -17,6 +17,7 @@
 //! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: which options are
 //!   sent to replicas
 //! * [`transfer`]: send and receive
+//! * `raw`: what raw sockets of ICMP have besides
 //! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
 //! * `gone`: what becomes of sockets when their stack goes, and comes back
 //! * `interest`: epoll's lists; `closing`: close and what follows; `inheriting`: after fork, exec and passing
@@ -29,6 +30,8 @@ mod closing;
 mod connecting;
 mod events;
 pub mod exec_state;
+mod fault_queue;
+mod faults;
 mod gone;
 pub mod groups;
 mod inheriting;
@@ -40,6 +43,7 @@ pub mod object;
 pub mod options;
 pub mod platform;
 mod questions;
+mod raw;
 pub mod session;
 pub mod simulated;
 mod sleepers;
@@ -50,18 +54,21 @@ mod written;
 mod tests;
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use atoll_base::{Instant, Rng, Slab};
 use atoll_ipc::Command;
 use atoll_ipc::command::SocketOption;
+use atoll_ipc::details::TimeOfDay;
 use atoll_ipc::slot::Slot;
 
 use self::buffers::Buffers;
 use self::object::{Body, Kind, Object, Owner, Place, Set, Socket};
 use self::platform::{Clock, Platform};
 use self::questions::Questions;
-use self::session::Session;
+use self::session::{Session, Turn};
 use self::sleepers::Sleepers;
+use crate::Failure;
 use crate::datagram::Datagrams;
 use crate::listener::Listener;
 use crate::stream::{Local, Stream};
@@ -93,6 +100,8 @@ pub struct Client<P: Platform> {
     /// The slots of sockets that were passed on and closed, which are held until the receiver has them or the
     /// time is over.
     passed: Vec<(Place, Instant)>,
+    /// Whether a call for a socket had no turn in its arena since the last [`Client::drain`].
+    missed: Cell<bool>,
     /// The connections that own send buffers.
     buffers: Buffers,
     /// The objects whose owner gets SIGURG.
@@ -118,6 +127,7 @@ impl<P: Platform> Client<P> {
             listeners_idle: false,
             inherited: Vec::new(),
             passed: Vec::new(),
+            missed: Cell::new(false),
             buffers: Buffers::new(),
             owned: Vec::new(),
             signals: Vec::new(),
@@ -132,6 +142,11 @@ impl<P: Platform> Client<P> {
         self.clock = Some(clock);
         self.rng = Rng::new(seed);
         self.sessions.insert(0, session);
+    }
+
+    /// Returns the time of day; `None` before a stack is joined.
+    pub(crate) fn time_of_day(&self) -> Option<TimeOfDay> {
+        self.clock.as_ref().and_then(|clock| TimeOfDay::from_nanos(clock.time_of_day()))
     }
 
     /// Returns the current time of the stack's clock; zero before a stack is joined.
@@ -209,6 +224,11 @@ impl<P: Platform> Client<P> {
     /// it is to be slowed down.
     #[inline]
     pub fn take_owed(&mut self) -> bool {
+        self.sessions.iter().any(Session::owes) && self.take_owed_of_all()
+    }
+
+    #[cold]
+    fn take_owed_of_all(&mut self) -> bool {
         self.sessions.iter_mut().fold(false, |owes, session| session.take_owed() | owes)
     }
 
@@ -298,7 +318,7 @@ impl<P: Platform> Client<P> {
     }
 
     /// Returns the connection of a socket, with the facts that only this process has. For a shared session
-    /// the caller holds [`Client::family`].
+    /// it is the caller's turn ([`Client::turn`]).
     #[inline]
     pub fn stream(&mut self, object: u32) -> Option<(Stream<'_, P::Memory>, &mut Local, Place)> {
         let Body::Socket(socket) = &mut self.objects.get_mut(object)?.body else { return None };
@@ -306,6 +326,13 @@ impl<P: Platform> Client<P> {
         let place = *place;
         let port = self.sessions.get(place.session)?.replicas().get(place.replica)?.port();
         Some((Stream::new(port, place.slot, place.generation)?, local, place))
+    }
+
+    /// Returns the connection in a slot, for a look at it.
+    #[inline]
+    pub(super) fn stream_at(&self, place: Place) -> Option<Stream<'_, P::Memory>> {
+        let port = self.sessions.get(place.session)?.replicas().get(place.replica)?.port();
+        Stream::new(port, place.slot, place.generation)
     }
 
     /// Returns a view of one slot of a datagram socket.
@@ -319,12 +346,26 @@ impl<P: Platform> Client<P> {
         self.sessions.get(place.session)?.replicas().get(place.replica)?.port().slot(place.slot)
     }
 
-    /// Takes the family's lock on the arena of a socket, if other processes use the session too.
-    #[inline]
-    pub fn family(&self, object: u32) -> Option<P::FamilyLock> {
-        let place = self.socket(object)?.places().first()?;
-        let session = self.sessions.get(place.session).filter(|session| session.shared)?;
-        Some(session.replicas().get(place.replica)?.family_lock())
+    /// Begins a turn of this process in the arena of a socket, which ends when the value is dropped. Fails
+    /// with [`Failure::WouldBlock`] if another process of the family has its turn, which may be stopped in
+    /// it: nothing has been done then, and the call can be repeated. [`Client::drain`] announces the socket.
+    // On the fast path: most processes share no session.
+    #[inline(always)]
+    pub fn turn(&self, object: u32) -> Result<Turn<P>, Failure> {
+        let has_family = self.sessions.iter().any(|session| session.shared);
+        if has_family { self.turn_in_family(object) } else { Ok(Turn::of_nobody()) }
+    }
+
+    #[inline(never)]
+    fn turn_in_family(&self, object: u32) -> Result<Turn<P>, Failure> {
+        let place = self.socket(object).and_then(|socket| socket.places().first());
+        let Some(place) = place else { return Ok(Turn::of_nobody()) };
+        let Some(session) = self.sessions.get(place.session) else { return Ok(Turn::of_nobody()) };
+        let Some(replica) = session.replicas().get(place.replica) else { return Ok(Turn::of_nobody()) };
+        replica.turn(session.shared).ok_or_else(|| {
+            self.missed.set(true);
+            Failure::WouldBlock
+        })
     }
 
     /// Takes a slot of the process's own session for a socket.
@@ -383,11 +424,12 @@ impl<P: Platform> Client<P> {
         true
     }
 
-    /// Sets the doorbell of the thread that urgent octets wake from now on, for sockets with an owner.
+    /// Sets the doorbell of the thread that urgent octets wake from now on, for sockets with an owner; 0 if
+    /// there is no such thread any more. Events that have rung its doorbell before are still to be taken.
     pub fn set_urgent_bell(&mut self, bell: u32) {
         self.urgent_bell = bell;
         for at in 0..self.owned.len() {
-            self.set_bell(self.owned[at], bell);
+            self.restore_bell(self.owned[at]);
         }
     }
 

@@ -3,7 +3,6 @@
 use core::mem;
 
 use atoll_ipc::Ready;
-use atoll_ipc::command::Protocol;
 
 use super::Client;
 use super::object::{Body, Kind, Object};
@@ -78,7 +77,7 @@ impl<P: Platform> Client<P> {
         };
         let ready = match &socket.kind {
             // udp_poll: a datagram socket can be written before it has a port.
-            Kind::Fresh | Kind::Bound if socket.protocol == Protocol::Udp => Ready::SENDABLE,
+            Kind::Fresh | Kind::Bound if socket.protocol.is_datagram() => Ready::SENDABLE,
             // tcp_poll: a socket that is not connected has hung up.
             Kind::Fresh | Kind::Bound => Ready::WRITABLE | Ready::HUP | when(socket.shut_early, Ready::ENDED),
             Kind::Listening(listener) => {
@@ -89,26 +88,35 @@ impl<P: Platform> Client<P> {
                     | when(listener.is_shut, Ready::HUP | Ready::RDHUP)
                     | when(failed, Ready::ERR)
             }
-            Kind::Stream(..) => self
-                .stream(object)
-                .map_or(Ready::ERR | Ready::HUP, |(stream, local, _)| stream.readiness(local)),
-            Kind::Datagram(datagram) => {
-                let mut ready = when(socket.standing.error.is_some(), Ready::ERR);
-                for place in &datagram.places {
-                    let Some(one) = self.datagrams(*place) else { continue };
-                    ready |= when(one.has_waiting(), Ready::READABLE) | when(one.has_error(), Ready::ERR);
-                }
-                let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
-                if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
-                    ready |= Ready::SENDABLE;
-                }
-                if datagram.shut_receive {
-                    ready |= Ready::ENDED | when(datagram.shut_send, Ready::HUP);
-                }
-                ready
+            Kind::Stream(place, local) => {
+                self.stream_at(*place).map_or(Ready::ERR | Ready::HUP, |stream| stream.readiness(local))
             }
+            Kind::Datagram(_) => self.datagram_readiness(object),
         };
         ready.bits()
+    }
+
+    // Apart, so that streams do not look whether errors have come.
+    #[inline(never)]
+    fn datagram_readiness(&mut self, object: u32) -> Ready {
+        // Without a turn the errors stay where they are, and are announced later.
+        self.take_faults(object).ok();
+        let Some(socket) = self.socket(object) else { return Ready::NVAL };
+        let Kind::Datagram(datagram) = &socket.kind else { return Ready::NVAL };
+        let failed = socket.standing.error.is_some() || datagram.faults.is_pending();
+        let mut ready = when(failed, Ready::ERR);
+        for place in &datagram.places {
+            let Some(one) = self.datagrams(*place) else { continue };
+            ready |= when(one.has_waiting(), Ready::READABLE) | when(one.has_error(), Ready::ERR);
+        }
+        let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
+        if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
+            ready |= Ready::SENDABLE;
+        }
+        if datagram.shut_receive {
+            ready |= Ready::ENDED | when(datagram.shut_send, Ready::HUP);
+        }
+        ready
     }
 
     /// Removes entries that are not ready any more from the ready lists of an epoll instance and of the

@@ -10,12 +10,13 @@ use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::{Pass, Voucher};
 use serde::{Deserialize, Serialize};
 
+use super::fault_queue::Faults;
 use super::groups::Multicast;
 use super::platform::Platform;
 use super::written::{EndpointForm, SlotForm};
 use crate::errno::Errno;
 use crate::listener::Listener;
-use crate::options::Options;
+use crate::options::{Name, Options, UNSET_CLAMP};
 use crate::stream::Local;
 use crate::watch::Head;
 
@@ -63,7 +64,7 @@ pub struct Owner {
 /// A socket.
 #[derive(Debug)]
 pub struct Socket {
-    /// The protocol: TCP or UDP.
+    /// The protocol.
     pub protocol: Protocol,
     /// Whether the socket is an AF_INET6 socket, which may speak IPv4, too (RFC 3493 §3.7).
     pub v6: bool,
@@ -153,6 +154,11 @@ pub struct Datagram {
     pub shut_send: bool,
     /// The first octets of a datagram that `MSG_MORE` holds back, at most 64 KiB.
     pub corked: Option<Corked>,
+    /// The network errors that this process has taken from the slots, and the program has not read.
+    pub faults: Faults,
+    /// The types of ICMP messages that a raw socket does not get, a bit for each (`ICMP_FILTER`,
+    /// `ICMP6_FILTER`).
+    pub filter: [u32; 8],
 }
 
 /// The octets of a datagram that is not complete, and its receiver.
@@ -229,8 +235,24 @@ pub fn any(v6: bool) -> Endpoint {
 }
 
 impl Socket {
+    /// Returns the value of `TCP_WINDOW_CLAMP` that a connection shows which has set none. Linux shows one to
+    /// programs, some of which set it again as it is (py-amqp), and allows no 0 there.
+    pub fn unset_clamp(&self) -> Option<u64> {
+        let is_unset = self.options.set_value(Name::WindowClamp).is_none();
+        (is_unset && matches!(self.kind, Kind::Stream(..))).then_some(UNSET_CLAMP)
+    }
+
     /// Creates a socket without a port.
     pub fn new(protocol: Protocol, v6: bool) -> Socket {
+        let mut options = Options::default();
+        if protocol.is_icmp() {
+            // INET_PROTOSW_REUSE: what such a socket begins with.
+            options.set(Name::ReuseAddr, 1);
+        }
+        if protocol == Protocol::Icmp {
+            // ping_init_sock
+            options.set(Name::V6Only, v6.into());
+        }
         Socket {
             protocol,
             v6,
@@ -240,7 +262,7 @@ impl Socket {
             pass: None,
             local: any(v6),
             remote: Endpoint::default(),
-            options: Options::default(),
+            options,
             multicast: None,
             bell: 0,
             pooled: false,
@@ -253,6 +275,16 @@ impl Socket {
             seen: 0,
             standing: Standing::default(),
         }
+    }
+
+    /// Returns whether an AF_INET6 socket does not speak IPv4: one of ICMPv6 never does.
+    pub fn is_v6_only(&self) -> bool {
+        self.v6 && (self.protocol.is_icmp() || self.options.is_on(Name::V6Only))
+    }
+
+    /// Returns whether errors about what the socket sends are kept for recvmsg(2) with MSG_ERRQUEUE.
+    pub fn keeps_errors(&self) -> bool {
+        self.options.is_on(Name::ReceiveErrors) || self.options.is_on(Name::ReceiveErrorsV6)
     }
 
     /// Returns whether connect(2) chose the local address of a datagram socket.

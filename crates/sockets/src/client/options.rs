@@ -13,8 +13,9 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 use super::Client;
 use super::object::{Kind, Place};
 use super::platform::Platform;
-use crate::errno::Errno;
+use crate::errno::{Errno, Failure};
 use crate::options::{Name, Row, Told, Value, When};
+use crate::stamps::Form;
 
 /// `SO_MARK` (linux/asm-generic/socket.h), which only root may set on Linux, and no program here.
 const MARK: (i32, i32) = (SOL_SOCKET, libc::SO_MARK);
@@ -32,23 +33,31 @@ pub enum Membership {
 
 impl<P: Platform> Client<P> {
     /// Sets an option of a socket to the value that the program has written. Fails as setsockopt(2) does,
-    /// with ENOPROTOOPT for options that are not in the table.
-    pub fn set_option(&mut self, object: u32, level: i32, number: i32, value: &[u8]) -> Result<(), Errno> {
+    /// with ENOPROTOOPT for options that are not in the table. [`Failure::WouldBlock`] means that there was
+    /// no turn ([`Client::turn`]).
+    pub fn set_option(&mut self, object: u32, level: i32, number: i32, value: &[u8]) -> Result<(), Failure> {
         let may_open_fast = self.own().is_some_and(|session| session.facts.fast_open & FAST_OPEN_CLIENT != 0);
+        if let Some(result) = self.set_raw_option(object, (level, number), value) {
+            return result.map_err(Failure::from);
+        }
         let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         let is_tcp = socket.protocol == Protocol::Tcp;
+        let is_udp = socket.protocol == Protocol::Udp;
         if level == SOL_SOCKET && value.len() < size_of::<i32>() && number != libc::SO_BINDTODEVICE {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let row = Row::find(level, number).filter(|_| match level {
             IPPROTO_TCP => is_tcp,
             IPPROTO_IPV6 => socket.v6,
-            SOL_UDP => !is_tcp,
-            _ => true,
+            SOL_UDP => is_udp,
+            _ => !is_tcp || Form::of(level, number).is_none(),
         });
         let is_mark = (level, number) == MARK;
         let row = row.ok_or(if is_mark { Errno::EPERM } else { Errno::ENOPROTOOPT })?;
         let mut held = row.decode(value, socket.options.value(row.name), is_tcp)?;
+        if let Some(form) = Form::of(level, number).filter(|_| held != 0) {
+            held = form as u64;
+        }
         if row.name == Name::ReceiveLow
             && is_tcp
             && let Some(buffer) = socket.options.set_value(Name::ReceiveBuffer)
@@ -57,7 +66,7 @@ impl<P: Platform> Client<P> {
             held = held.min(buffer);
         }
         if row.name == Name::FastOpenConnect && !may_open_fast {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP.into());
         }
         let is_in_time = match row.when {
             // As on Linux, a clamp that was set may only become another one.
@@ -70,7 +79,11 @@ impl<P: Platform> Client<P> {
             When::NotConnected => matches!(socket.kind, Kind::Fresh | Kind::Bound | Kind::Listening(_)),
         };
         if !is_in_time {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
+        }
+        if row.name == Name::WindowClamp && socket.unset_clamp() == Some(held) {
+            // What getsockopt(2) has said is given back: nothing bounds the window more than before.
+            return Ok(());
         }
         // A program may set an option again and again, as web servers do; replicas get the value once.
         let is_new = match socket.options.set_value(row.name) {
@@ -78,7 +91,7 @@ impl<P: Platform> Client<P> {
             None => row.differs(held),
         };
         socket.options.set(row.name, held);
-        self.apply(object, row.name);
+        self.apply(object, row.name)?;
         if is_new {
             self.tell(object, row);
         }
@@ -88,11 +101,14 @@ impl<P: Platform> Client<P> {
     /// Returns the value of an option of a socket. Fails as getsockopt(2) does.
     pub fn option(&self, object: u32, level: i32, number: i32) -> Result<Value, Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        if let Some(result) = super::raw::option(socket, (level, number)) {
+            return result;
+        }
         let is_tcp = socket.protocol == Protocol::Tcp;
         match level {
             SOL_SOCKET | IPPROTO_IP => {}
             IPPROTO_TCP if is_tcp => {}
-            SOL_UDP if !is_tcp => {}
+            SOL_UDP if socket.protocol == Protocol::Udp => {}
             IPPROTO_IPV6 if socket.v6 => {}
             // Linux passes a level that it does not know on to that of IP.
             _ => return Err(if socket.v6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }),
@@ -106,16 +122,27 @@ impl<P: Platform> Client<P> {
             };
             return Err(if is_connected { Errno::ENOPROTOOPT } else { Errno::ENOTCONN });
         }
-        if let Some(row) = Row::find(level, number) {
+        if let Some(form) = Form::of(level, number).filter(|_| !is_tcp) {
+            return Ok(Value::of_int(form.is_on(Form::held(socket.options.value(Name::Times))).into()));
+        }
+        if let Some(row) = Row::find(level, number).filter(|row| row.name != Name::Times) {
             let set = socket.options.set_value(row.name);
-            return Ok(row.encode(set.unwrap_or(row.default), set.is_some()));
+            let unset = socket.unset_clamp().filter(|_| row.name == Name::WindowClamp);
+            return Ok(row.encode(set.or(unset).unwrap_or(row.default), set.is_some()));
         }
         let family = if socket.v6 { libc::AF_INET6 } else { libc::AF_INET };
-        let kind = if is_tcp { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
+        let kind = match socket.protocol {
+            Protocol::Tcp => libc::SOCK_STREAM,
+            Protocol::Raw => libc::SOCK_RAW,
+            Protocol::Icmp | Protocol::Udp => libc::SOCK_DGRAM,
+        };
         let value = match (level, number) {
             (SOL_SOCKET, libc::SO_TYPE) => kind as u32,
             (SOL_SOCKET, libc::SO_DOMAIN) => family as u32,
-            (SOL_SOCKET, libc::SO_PROTOCOL) => socket.protocol as u32,
+            (SOL_SOCKET, libc::SO_PROTOCOL) => match socket.protocol {
+                Protocol::Icmp | Protocol::Raw => Protocol::raw_port(socket.v6).into(),
+                protocol => protocol as u32,
+            },
             (SOL_SOCKET, libc::SO_ACCEPTCONN) => matches!(socket.kind, Kind::Listening(_)).into(),
             (SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
             // The value is Linux's before a segment has come.
@@ -126,21 +153,22 @@ impl<P: Platform> Client<P> {
     }
 
     /// Applies a new value to what the library itself does.
-    fn apply(&mut self, object: u32, name: Name) {
-        let Some(socket) = self.socket_mut(object) else { return };
+    fn apply(&mut self, object: u32, name: Name) -> Result<(), Failure> {
+        let Some(socket) = self.socket_mut(object) else { return Ok(()) };
         let options = socket.options.local();
         match (name, &mut socket.kind) {
             (Name::ReceiveLow, Kind::Stream(_, local)) => local.receive_low = options.receive_low,
             (Name::OobInline, Kind::Stream(_, local)) => local.urgent_inline = options.urgent_inline,
             (Name::Linger, Kind::Stream(..)) => {
                 let resets = socket.options.linger() == Some(0);
-                let _family = self.family(object);
+                let _turn = self.turn(object)?;
                 if let Some((stream, ..)) = self.stream(object) {
                     stream.set_reset_on_close(resets);
                 }
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// Sends a new value to the replicas.
@@ -175,6 +203,7 @@ impl<P: Platform> Client<P> {
             self.send_keep_alive(object);
         }
         if !is_tcp {
+            self.send_filter(object);
             self.send_groups(object);
         }
     }

@@ -22,9 +22,10 @@ pub trait Platform: Debug + Sized {
     /// The kernel's part of an epoll instance: its kernel descriptors, and where threads sleep.
     type Kernel: Debug;
 
-    /// Waits for the lock whose word is at `at`, and returns it with the way in which its last holder left
-    /// it.
-    fn lock_family(memory: &Self::Memory, at: usize) -> (Self::FamilyLock, Before);
+    /// Takes the lock whose word is at `at`, and returns it with the way in which its last holder left it.
+    /// Returns `None` if another process holds it. That one may hold it for as long as it is stopped, so the
+    /// caller does something else, or leaves the client before it tries again.
+    fn lock_family(memory: &Self::Memory, at: usize) -> Option<(Self::FamilyLock, Before)>;
 }
 
 /// A doorbell.
@@ -37,6 +38,9 @@ pub trait Bell {
 pub trait Clock {
     /// Returns the current time.
     fn now(&self) -> Instant;
+
+    /// Returns the time of day in nanoseconds since 1970 (CLOCK_REALTIME), as the program itself sees it.
+    fn time_of_day(&self) -> u64;
 }
 
 /// How the last holder of a family's lock left it.

@@ -5,6 +5,7 @@ use core::fmt;
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ipc::arena::library;
+use atoll_ipc::command::CloseMode;
 use atoll_ipc::control::Reply;
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage, Stat};
@@ -71,6 +72,7 @@ pub struct SharedReplica<P: Platform> {
 pub struct Replica<P: Platform> {
     port: Port<P::Memory>,
     outbox: Outbox,
+    postponed: Postponed,
     page: ReplicaPage<P::Memory>,
     bell: P::Bell,
     rung: u32,
@@ -78,6 +80,21 @@ pub struct Replica<P: Platform> {
     epoch_seen: u32,
     /// The objects by slot: the application's half, then the replica's half.
     users: [Vec<u32>; 2],
+}
+
+/// What waits for this process's turn in the arena, because another process of the family had it.
+#[derive(Debug, Default)]
+struct Postponed {
+    /// Slots that this process has closed, each with its generation: at most as many as it had open.
+    closed: Vec<(SlotId, u32)>,
+    /// Whether there may be slots that the replica is done with: see [`Port::sweep`].
+    sweep: bool,
+}
+
+impl Postponed {
+    fn is_empty(&self) -> bool {
+        self.closed.is_empty() && !self.sweep
+    }
 }
 
 /// The changes of a replica that a check has found besides its events.
@@ -155,7 +172,7 @@ impl<P: Platform> Session<P> {
     pub fn push(&mut self, replica: usize, command: &Command) {
         let shared = self.shared;
         let Some(to) = self.replicas.get_mut(replica).filter(|_| self.over.is_none()) else { return };
-        if to.on_ring(shared, |outbox, port| outbox.send(port, command)) != Sent::All {
+        if to.push(shared, command) != Sent::All {
             self.waits = true;
             self.owes |= !to.outbox.has_stalled();
         }
@@ -164,9 +181,9 @@ impl<P: Platform> Session<P> {
     /// Sends waiting commands as far as there is room. Returns whether some still wait for a replica that is
     /// worth waiting for: one that has taken something within [`crate::outbox::PATIENCE`].
     pub fn send_waiting(&mut self, now: Instant) -> bool {
-        let (shared, mut waits, mut hopes) = (self.shared, false, false);
-        for replica in self.replicas.iter_mut().filter(|replica| !replica.outbox.is_empty()) {
-            let sent = replica.on_ring(shared, |outbox, port| outbox.send_waiting(port, now));
+        let (shared, member, mut waits, mut hopes) = (self.shared, self.member, false, false);
+        for replica in self.replicas.iter_mut().filter(|replica| replica.has_waiting()) {
+            let sent = replica.send_waiting(shared, member, now);
             waits |= sent != Sent::All;
             hopes |= sent != Sent::All && !replica.outbox.has_stalled();
         }
@@ -174,10 +191,16 @@ impl<P: Platform> Session<P> {
         hopes
     }
 
-    /// Returns whether commands wait for room.
+    /// Returns whether commands wait for room, or what is to be done waits for this process's turn.
     #[inline]
     pub fn has_waiting(&self) -> bool {
         self.waits
+    }
+
+    /// Returns what the next [`Session::take_owed`] returns.
+    #[inline]
+    pub(super) fn owes(&self) -> bool {
+        self.owes
     }
 
     /// Returns whether a command was sent since the last call that has to wait.
@@ -188,7 +211,9 @@ impl<P: Platform> Session<P> {
 
     /// Drops all commands that wait, because another process sends them.
     pub fn forget_waiting(&mut self) {
-        self.replicas.iter_mut().for_each(|replica| replica.outbox = Outbox::new());
+        for replica in &mut self.replicas {
+            (replica.outbox, replica.postponed) = (Outbox::new(), Postponed::default());
+        }
         (self.waits, self.owes) = (false, false);
     }
 
@@ -338,9 +363,9 @@ impl<P: Platform> Session<P> {
     pub(super) fn allocate(&mut self, replica: usize, object: u32, bell: u32) -> Option<(SlotId, u32)> {
         let (member, shared) = (self.member, self.shared);
         let to = self.replicas.get_mut(replica)?;
-        let family = shared.then(|| to.family_lock());
+        // Only the session's owner takes free slots. A slot becomes free in a turn in the arena, so no other
+        // process is in the midst of closing it.
         let (slot, generation) = to.port.allocate_slot()?;
-        drop(family);
         to.set_user(slot, object);
         if let Some(lines) = to.port.slot(slot) {
             lines.set_holders(1 << (member & 63));
@@ -355,16 +380,43 @@ impl<P: Platform> Session<P> {
         replica.is_some_and(|replica| replica.port.layout().slot(place.slot).is_some())
     }
 
-    /// Ends this process's use of a slot. Returns whether the process was the last holder, which has to
-    /// notify the replica.
+    /// Ends this process's use of a slot, now or in its next turn. Returns whether the process was the last
+    /// holder, which has to notify the replica now.
     pub(super) fn close_slot(&mut self, place: Place) -> bool {
         let (member, shared) = (self.member, self.shared);
         let Some(replica) = self.replicas.get_mut(place.replica) else { return false };
         replica.set_user(place.slot, NOBODY);
         // In between, the replica may close a slot without holders, and the owner then give it to another
         // object.
-        let _family = shared.then(|| replica.family_lock());
+        let Some(_turn) = replica.turn(shared) else {
+            replica.postponed.closed.push((place.slot, place.generation));
+            self.waits = true;
+            return false;
+        };
         replica.port.close_slot(place.slot, place.generation, member)
+    }
+
+    /// Notes that a replica is done with a slot of this process's own session.
+    pub(super) fn slot_done(&mut self, replica: usize, slot: SlotId, generation: u32) {
+        let shared = self.shared;
+        let Some(replica) = self.replicas.get_mut(replica) else { return };
+        let Some(_turn) = replica.turn(shared) else {
+            // The slots show it, too, and a hostile replica can say it without end.
+            (replica.postponed.sweep, self.waits) = (true, true);
+            return;
+        };
+        replica.port.slot_done(slot, generation);
+    }
+
+    /// Finishes the closed slots that a replica is done with: events of it were lost.
+    pub(super) fn sweep(&mut self, replica: usize) {
+        let shared = self.shared;
+        let Some(replica) = self.replicas.get_mut(replica) else { return };
+        let Some(_turn) = replica.turn(shared) else {
+            (replica.postponed.sweep, self.waits) = (true, true);
+            return;
+        };
+        replica.port.sweep();
     }
 }
 
@@ -372,7 +424,8 @@ impl<P: Platform> Replica<P> {
     fn new(page: ReplicaPage<P::Memory>, port: Port<P::Memory>, bell: P::Bell) -> Replica<P> {
         let (overflow_seen, epoch_seen) = (port.overflow(), page.epoch().0);
         let users = [Vec::new(), Vec::new()];
-        Replica { port, outbox: Outbox::new(), page, bell, rung: 0, overflow_seen, epoch_seen, users }
+        let (outbox, postponed) = (Outbox::new(), Postponed::default());
+        Replica { port, outbox, postponed, page, bell, rung: 0, overflow_seen, epoch_seen, users }
     }
 
     /// Returns the session's port at the replica: commands, events and slots.
@@ -405,19 +458,47 @@ impl<P: Platform> Replica<P> {
         news
     }
 
-    /// Puts commands on the ring, and rings the replica's doorbell.
+    /// Puts a command on the ring, and rings the replica's doorbell. If there is no room, or another process
+    /// has its turn, the command waits in the outbox.
     #[inline]
-    fn on_ring(
-        &mut self,
-        shared: bool,
-        send: impl FnOnce(&mut Outbox, &mut Port<P::Memory>) -> Sent,
-    ) -> Sent {
-        let family = shared.then(|| self.family_lock());
+    fn push(&mut self, shared: bool, command: &Command) -> Sent {
+        let Some(turn) = self.turn(shared) else {
+            self.outbox.keep(command);
+            return Sent::Nothing;
+        };
         if shared {
             self.port.reload();
         }
-        let sent = send(&mut self.outbox, &mut self.port);
-        drop(family);
+        let sent = self.outbox.send(&mut self.port, command);
+        drop(turn);
+        self.ring();
+        sent
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.outbox.is_empty() || !self.postponed.is_empty()
+    }
+
+    /// Does what waits for this process's turn, and sends commands that wait for room.
+    fn send_waiting(&mut self, shared: bool, member: u8, now: Instant) -> Sent {
+        let Some(turn) = self.turn(shared) else {
+            self.outbox.wait(now);
+            return Sent::Nothing;
+        };
+        if shared {
+            self.port.reload();
+        }
+        let Postponed { closed, sweep } = core::mem::take(&mut self.postponed);
+        for (slot, generation) in closed {
+            if self.port.close_slot(slot, generation, member) {
+                self.outbox.keep(&Command::Close { slot, generation, mode: CloseMode::Graceful });
+            }
+        }
+        if sweep {
+            self.port.sweep();
+        }
+        let sent = self.outbox.send_waiting(&mut self.port, now);
+        drop(turn);
         self.ring();
         sent
     }
@@ -459,13 +540,35 @@ impl<P: Platform> Replica<P> {
         if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
     }
 
-    /// Takes the family's lock on this arena, and repairs what its last holder left unfinished if it died.
-    pub fn family_lock(&self) -> P::FamilyLock {
-        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + library::LOCK);
+    /// Begins a turn of this process in the arena, which ends when the value is dropped. If other processes
+    /// use the arena too (`shared`), it takes the family's lock, and repairs what its last holder left
+    /// unfinished if it died. Returns `None` if another process has its turn, which may be stopped in it.
+    #[inline]
+    pub(super) fn turn(&self, shared: bool) -> Option<Turn<P>> {
+        if !shared {
+            return Some(Turn(None));
+        }
+        let (lock, before) = P::lock_family(self.port.memory(), self.port.layout().library + library::LOCK)?;
         if before == Before::Died {
             self.port.repair();
         }
-        lock
+        Some(Turn(Some(lock)))
+    }
+}
+
+/// A turn of this process in an arena: with the family's lock, if other processes use the arena too.
+pub struct Turn<P: Platform>(#[allow(dead_code)] Option<P::FamilyLock>);
+
+impl<P: Platform> Turn<P> {
+    /// Returns a turn in no arena, for an object without one.
+    pub(super) const fn of_nobody() -> Turn<P> {
+        Turn(None)
+    }
+}
+
+impl<P: Platform> fmt::Debug for Turn<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").finish_non_exhaustive()
     }
 }
 

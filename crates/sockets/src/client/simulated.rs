@@ -7,12 +7,13 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 
 use atoll_base::{Endpoint, Instant};
-use atoll_ipc::command::Protocol;
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::control::Reply;
 use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackPage};
 use atoll_ipc::{HeapMemory, Memory};
 
 use super::platform::{Before, Bell, Clock, Platform};
-use super::session::{Shared, SharedReplica};
+use super::session::{Session, Shared, SharedReplica};
 use super::{Binding, Client, Registration};
 use crate::{Errno, Failure};
 
@@ -28,13 +29,23 @@ impl<M: Memory + Clone + Debug> Platform for Simulated<M> {
     type Kernel = ();
 
     /// Takes the family's lock. One process runs at a time, from one sleep to the next, and none sleeps with
-    /// the lock: a lock that is taken was held by a process that has died.
-    fn lock_family(memory: &M, at: usize) -> (Held<M>, Before) {
-        let before = if memory.load32(at) == 0 { Before::Done } else { Before::Died };
-        memory.store32(at, 1);
-        (Held { memory: memory.clone(), at }, before)
+    /// the lock: a lock that is taken was held by a process that has died, unless [`HELD_BY_A_STOPPED`] says
+    /// otherwise.
+    fn lock_family(memory: &M, at: usize) -> Option<(Held<M>, Before)> {
+        let before = match memory.load32(at) {
+            0 => Before::Done,
+            HELD_BY_A_STOPPED => return None,
+            _ => Before::Died,
+        };
+        memory.store32(at, HELD);
+        Some((Held { memory: memory.clone(), at }, before))
     }
 }
+
+/// The word of a lock that a process holds which runs or has died.
+pub const HELD: u32 = 1;
+/// The word of a lock that a stopped process holds.
+pub const HELD_BY_A_STOPPED: u32 = 2;
 
 /// A family's lock, held as long as this value lives.
 #[derive(Debug)]
@@ -82,6 +93,11 @@ impl Clock for Moment {
     fn now(&self) -> Instant {
         self.0.get()
     }
+
+    /// The days of the simulation begin with its clock.
+    fn time_of_day(&self) -> u64 {
+        self.0.get().as_nanos()
+    }
 }
 
 /// Returns the parts of a session of a simulated process. `replicas` has the page and the session's arena of
@@ -95,6 +111,26 @@ pub fn shared<M: Memory + Clone + Debug>(
     let replica =
         |(page, arena)| SharedReplica { page: ReplicaPage(page), arena, bell: CountingBell::default() };
     Shared { stack, app_page, bells, replicas: replicas.into_iter().map(replica).collect() }
+}
+
+/// Returns a client whose session is number `id` at the only replica of a stack, and the client's clock.
+/// `replica` has the replica's page and the session's arena there, whose sizes `config` gives.
+///
+/// # Panics
+///
+/// If nothing is written on the stack's page.
+pub fn joined<M: Memory + Clone + Debug>(
+    id: u32,
+    config: ArenaConfig,
+    stack: StackPage<M>,
+    app_page: AppPage<M>,
+    replica: (M, M),
+) -> (Client<Simulated<M>>, Moment) {
+    let reply = Reply::Joined { session: id, key: 0, member: 0, replicas: 1, config };
+    let session = Session::new(&reply, shared(stack, app_page, [replica])).expect("a whole session");
+    let (mut client, clock) = (Client::new(), Moment::default());
+    client.adopt(session, clock.clone(), id.into());
+    (client, clock)
 }
 
 /// A socket on its way to a port, to listening or to a peer: bind(2), listen(2), and connect(2) of datagram
@@ -182,7 +218,7 @@ impl Opening {
                         Some(backlog) => Opening::listen(client, object, backlog)?.step,
                         None => Step::Done,
                     };
-                    if client.socket(object).is_some_and(|socket| socket.protocol == Protocol::Udp) {
+                    if client.socket(object).is_some_and(|socket| socket.protocol.is_datagram()) {
                         client.open_datagrams(object, client.peer_to_open(object))?;
                         self.step = Step::Datagrams;
                     }

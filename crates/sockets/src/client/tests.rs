@@ -555,7 +555,7 @@ fn a_connection_that_is_disconnected_is_reset_and_its_socket_may_connect_again()
         let mut client = stack.client();
         let (object, place) = connection(&mut client, &stack, 0);
         client.socket_mut(object).expect("a socket").pooled = pooled;
-        client.disconnect(object);
+        client.disconnect(object).expect("its turn");
         assert!(matches!(stack.commands(0)[..], [Command::Close { slot, .. }] if slot == place.slot));
         assert_ne!(
             stack.slot(0, place.slot).app_flags() & atoll_ipc::slot::APP_RESET,
@@ -565,7 +565,7 @@ fn a_connection_that_is_disconnected_is_reset_and_its_socket_may_connect_again()
         let kind = &client.socket(object).expect("a socket").kind;
         assert_eq!((matches!(kind, Kind::Fresh), matches!(kind, Kind::Bound)), (!pooled, pooled));
         assert!(client.peer_of(object).is_err());
-        client.disconnect(object);
+        client.disconnect(object).expect("its turn");
         assert_eq!(stack.commands(0), [], "there is nothing to end");
     }
 }

@@ -1,20 +1,25 @@
 //! One step of send(2) and recv(2). Each step copies what is there or fits, and reports whether the call
 //! would wait.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use atoll_base::{Addr, Endpoint};
+use atoll_ipc::command::Protocol;
 use atoll_ipc::command::SocketOption;
-use atoll_ipc::datagram::DATAGRAM_MAX;
+use atoll_ipc::datagram::{DATAGRAM_MAX, ECHO_HEADER, Fault};
+use atoll_ipc::details::TimeOfDay;
 use atoll_ipc::{Details, Memory};
 
 use super::Client;
+use super::connecting::NO_PORT;
+use super::multicast::is_group;
 use super::object::{Corked, Kind, Place, Socket};
 use super::platform::Platform;
 use crate::ancillary::{self, Addressed, Ancillary, Told, Written};
 use crate::datagram::{Datagrams, Outgoing, Waiting};
-use crate::options::Name;
+use crate::options::{Name, Options};
 use crate::stream::{Readable, Stream};
 use crate::{Errno, Failure};
 
@@ -23,7 +28,7 @@ use crate::{Errno, Failure};
 pub const AT_ONCE: usize = 256 << 10;
 
 /// The result of a call that receives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// The number of octets copied; with MSG_TRUNC, the length of the datagram.
     pub len: usize,
@@ -37,6 +42,9 @@ pub struct Received {
     pub details: Option<Details>,
     /// The octets of each of several datagrams (`UDP_GRO`).
     pub segment: Option<u16>,
+    /// The network error that was received instead of a datagram (`MSG_ERRQUEUE`).
+    // In a box, because it is large and rare, and each call that receives returns this.
+    pub fault: Option<Box<Fault>>,
 }
 
 /// The flags of recv(2).
@@ -70,14 +78,18 @@ const HEADERS: usize = 28;
 const HEADERS_V6: usize = 48;
 /// The MTU of the loopback, as on Linux.
 const LOOPBACK_MTU: usize = 65536;
+/// The types of echo requests: RFC 792, RFC 4443 §4.1.
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REQUEST_V6: u8 = 128;
 /// Linux's `UDP_MAX_SEGMENTS`.
 const SEGMENTS_MAX: usize = 128;
 
 impl<P: Platform> Client<P> {
-    // structure: receive_octets: recv(2) with MSG_PEEK, MSG_WAITALL, MSG_TRUNC and a low-water mark is one loop
     /// Copies received octets of a stream to `targets`, which have room for `want` octets, of which the call
-    /// has filled `done` already. With [`Receiving::wait_all`], `done` grows although the call would wait.
-    #[inline]
+    /// has filled `done` already, and returns how many the call has received in all. With
+    /// [`Receiving::wait_all`], `done` grows although the call would wait.
+    // As `Stream::readable`.
+    #[inline(always)]
     pub fn receive_octets<'b, I: Iterator<Item = &'b mut [u8]>>(
         &mut self,
         object: u32,
@@ -85,18 +97,17 @@ impl<P: Platform> Client<P> {
         want: usize,
         how: Receiving,
         done: &mut usize,
-    ) -> Result<Received, Failure> {
+    ) -> Result<usize, Failure> {
         let is_urgent = self.has_signals();
-        let family = self.family(object);
+        let turn = self.turn(object)?;
         let Some((stream, local, place)) = self.stream(object) else { return Err(Errno::ENOTCONN.into()) };
-        let all = |done: usize| Ok(Received { len: done, ..Received::default() });
         if want == 0 {
-            return if stream.is_connecting() { Err(Failure::WouldBlock) } else { all(0) };
+            return if stream.is_connecting() { Err(Failure::WouldBlock) } else { Ok(0) };
         }
         if stream.is_at_mark(local) {
             if *done > 0 {
                 // tcp(7): no call reads beyond the mark.
-                return all(*done);
+                return Ok(*done);
             }
             if is_urgent {
                 // As on Linux: the handler of SIGURG comes first, which may want the octet.
@@ -106,22 +117,22 @@ impl<P: Platform> Client<P> {
         let found = stream.readable(local);
         if local.pass.is_some() {
             let kick = !how.peek && stream.pass(local);
-            drop(family);
+            drop(turn);
             if kick {
                 self.kick(place);
             }
-            return found.and_then(|_| all(*done));
+            return found.map(|_| *done);
         }
         let readable = match found {
             Err(Failure::Error(_)) if *done > 0 => {
                 // The next call reports it.
                 local.error_taken = false;
-                return all(*done);
+                return Ok(*done);
             }
             result => result?,
         };
         if readable.len == 0 {
-            return all(*done);
+            return Ok(*done);
         }
         let low = if how.peek || how.wait_all { 1 } else { want.min(local.receive_low.max(1) as usize) };
         if readable.len < low as u64 && !readable.is_cut && !stream.has_ended() && !how.dont_wait {
@@ -135,19 +146,19 @@ impl<P: Platform> Client<P> {
         }
         if how.peek {
             let waits = how.wait_all && take < want && !stream.has_ended() && !how.dont_wait;
-            return if waits { Err(Failure::WouldBlock) } else { all(take) };
+            return if waits { Err(Failure::WouldBlock) } else { Ok(take) };
         }
         let kick = stream.consume(end);
         *done += take;
         let goes_on = how.wait_all && *done < want && !stream.has_ended();
-        drop(family);
+        drop(turn);
         if kick {
             self.kick(place);
         }
         if goes_on {
             return Err(Failure::WouldBlock);
         }
-        all(*done)
+        Ok(*done)
     }
 
     /// Copies the next datagram to `targets`; with `UDP_GRO`, also those of its size that follow it.
@@ -160,7 +171,7 @@ impl<P: Platform> Client<P> {
         if let Some(errno) = self.take_error(object) {
             return Err(errno.into());
         }
-        let family = self.family(object);
+        let turn = self.turn(object)?;
         let Some(Socket { kind: Kind::Datagram(datagram), v6, options, .. }) = self.socket(object) else {
             return Err(Errno::EBADF.into());
         };
@@ -172,6 +183,12 @@ impl<P: Platform> Client<P> {
             let place = datagram.places[at];
             let Some(socket) = self.datagrams(place) else { continue };
             let Some(waiting) = socket.waiting() else { continue };
+            if waiting.fault.is_some() {
+                drop(turn);
+                self.take_faults_at(object, place)?;
+                // It is the next thing that the call would have received.
+                return self.receive_datagram(object, targets, how);
+            }
             let mut done = copy_datagram(&socket, &waiting, 0, targets());
             let truncated = done < waiting.len;
             let (mut last, mut segment) = (waiting, None);
@@ -187,7 +204,7 @@ impl<P: Platform> Client<P> {
                 }
             }
             let kick = !how.peek && socket.consume(&waiting, &last);
-            drop(family);
+            drop(turn);
             if kick {
                 self.kick(place);
             }
@@ -198,7 +215,7 @@ impl<P: Platform> Client<P> {
             }
             let len = if how.truncate && truncated { waiting.len } else { done };
             let (peer, details) = (Some((waiting.peer, v6)), waiting.details);
-            return Ok(Received { len, peer, truncated, urgent: false, details, segment });
+            return Ok(Received { len, peer, truncated, urgent: false, details, segment, fault: None });
         }
         // As on Linux, nothing more will come for a call that waits; a call that does not wait gets EAGAIN as
         // ever.
@@ -215,9 +232,20 @@ impl<P: Platform> Client<P> {
             port: socket.local.port,
             own_v4: self.own().and_then(|session| session.v4()).map(|own| own.addr),
             details: received.details,
+            came: socket.options.is_on(Name::Times).then(|| self.came(received)).flatten(),
             segment: received.segment,
+            fault: received.fault.as_deref().copied(),
         };
         ancillary::write(&told, out)
+    }
+
+    /// Returns when something came: as on Linux, now, if it came before the socket has asked.
+    fn came(&self, received: &Received) -> Option<TimeOfDay> {
+        let noted = match &received.fault {
+            Some(fault) => fault.came(),
+            None => received.details.and_then(|details| details.came),
+        };
+        noted.or_else(|| self.time_of_day())
     }
 
     /// Copies what fits of the `want` octets of `sources` to a stream, behind the `done` octets that the call
@@ -232,7 +260,7 @@ impl<P: Platform> Client<P> {
         done: &mut usize,
     ) -> Result<(), Failure> {
         loop {
-            let family = self.family(object);
+            let turn = self.turn(object)?;
             let Some((stream, local, place)) = self.stream(object) else {
                 return Err(Errno::ENOTCONN.into());
             };
@@ -275,7 +303,7 @@ impl<P: Platform> Client<P> {
             }
             let is_over = stream.is_closed();
             let starved = core::mem::take(&mut local.starved);
-            drop(family);
+            drop(turn);
             self.after_sending(object, place, filled, how.more);
             if *done >= want || is_over {
                 return Ok(());
@@ -348,32 +376,37 @@ impl<P: Platform> Client<P> {
         if datagram.corked.is_none() && to.peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
         }
-        if datagram.shut_send {
+        // raw_sendmsg does not look.
+        if datagram.shut_send && socket.protocol != Protocol::Raw {
             return Err(Errno::EPIPE.into());
         }
-        if to.peer.is_some_and(|peer| peer.port == 0) {
+        let is_icmp = socket.protocol.is_icmp();
+        if to.peer.is_some_and(|peer| peer.port == 0) && !is_icmp {
             return Err(Errno::EINVAL.into());
         }
+        // ping_v4_sendmsg: each call sends one message.
+        let more = more && socket.protocol != Protocol::Icmp;
         let outgoing = match &datagram.corked {
             Some(corked) => Outgoing {
                 to: corked.to,
                 broadcast: socket.options.is_on(Name::Broadcast),
                 details: corked.details.as_ref().and_then(|details| Details::decode(details).ok()),
                 segment: NonZeroU16::new(corked.segment),
+                message: is_icmp,
             },
             None => self.outgoing(socket, to)?,
         };
         let corked = datagram.corked.as_ref();
         let len = len + corked.map_or(0, |corked| corked.octets.len());
         if !more && corked.is_none() {
-            return self.send_whole(object, &outgoing, sources, len);
+            return self.send_one(object, &outgoing, sources, len);
         }
         let mut octets = corked.map_or_else(Vec::new, |corked| corked.octets.clone());
         let result = if len > outgoing.len_max() {
             Err(Errno::EMSGSIZE.into())
         } else {
             sources.for_each(|source| octets.extend_from_slice(source));
-            if more { Ok(()) } else { self.send_whole(object, &outgoing, core::iter::once(&octets[..]), len) }
+            if more { Ok(()) } else { self.send_one(object, &outgoing, core::iter::once(&octets[..]), len) }
         };
         if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
             let Outgoing { to, details, segment, .. } = outgoing;
@@ -391,9 +424,36 @@ impl<P: Platform> Client<P> {
         result
     }
 
+    /// Sends what a call has written, or several have with `MSG_MORE`. A message of ICMP is judged first:
+    /// see [`check_message`].
+    fn send_one<'b>(
+        &mut self,
+        object: u32,
+        outgoing: &Outgoing,
+        sources: impl Iterator<Item = &'b [u8]>,
+        len: usize,
+    ) -> Result<(), Failure> {
+        if !outgoing.message {
+            return self.send_whole(object, outgoing, sources, len);
+        }
+        if len > outgoing.len_max() {
+            return Err(Errno::EMSGSIZE.into());
+        }
+        let mut message = Vec::with_capacity(len);
+        sources.for_each(|source| message.extend_from_slice(source));
+        let is_raw = self.socket(object).is_some_and(|socket| socket.protocol == Protocol::Raw);
+        check_message(&message, is_raw, outgoing.to.addr.is_v4())?;
+        self.send_whole(object, outgoing, core::iter::once(&message[..]), len)
+    }
+
     /// Returns where and how a call sends what it has, from its control messages and the socket's options.
     fn outgoing(&self, socket: &Socket, addressed: Addressed<'_>) -> Result<Outgoing, Errno> {
-        let to = addressed.peer.unwrap_or(socket.remote);
+        let mut to = addressed.peer.unwrap_or(socket.remote);
+        let message = socket.protocol.is_icmp();
+        if message {
+            // A receiver has a port, or the socket's peer is meant.
+            to.port = NO_PORT;
+        }
         let asked = match addressed.control {
             [] => Ancillary::default(),
             control => ancillary::parse(control, to.addr)?,
@@ -406,9 +466,11 @@ impl<P: Platform> Client<P> {
                 return Err(if to.addr.is_v4() { Errno::ENETUNREACH } else { Errno::EINVAL });
             }
         }
+        let details = with_hops(&socket.options, to.addr, asked.details);
         let segment = asked.segment.unwrap_or(socket.options.value(Name::Segment) as u16);
+        let segment = NonZeroU16::new(segment).filter(|_| !message);
         let broadcast = socket.options.is_on(Name::Broadcast);
-        Ok(Outgoing { to, broadcast, details: asked.details, segment: NonZeroU16::new(segment) })
+        Ok(Outgoing { to, broadcast, details, segment, message })
     }
 
     fn send_whole<'b>(
@@ -430,12 +492,13 @@ impl<P: Platform> Client<P> {
         if let Some(segment) = outgoing.segment.map(|segment| usize::from(segment.get())) {
             self.check_segments(socket, outgoing.to.addr, segment, len)?;
         }
-        let one = outgoing.segment.map_or(len, |segment| len.min(segment.get().into()));
+        let header = if outgoing.message { ECHO_HEADER as usize } else { 0 };
+        let one = outgoing.segment.map_or(len - len.min(header), |segment| len.min(segment.get().into()));
         self.check_route(socket, one, outgoing.to)?;
-        let family = self.family(object);
+        let turn = self.turn(object)?;
         let Some(datagrams) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
         datagrams.send(outgoing, len, sources)?;
-        drop(family);
+        drop(turn);
         self.kick(place);
         Ok(())
     }
@@ -476,6 +539,38 @@ impl<P: Platform> Client<P> {
     }
 }
 
+/// Checks that a socket may send a message of ICMP. A datagram socket sends echo requests alone, and fails
+/// with EINVAL for anything else (ping_common_sendmsg); the replica writes identifier and checksum. A raw
+/// socket fails with EPERM for what only the stack says, and for what is too short as on Linux
+/// (raw_probe_proto_opt, rawv6_push_pending_frames).
+fn check_message(message: &[u8], is_raw: bool, is_v4: bool) -> Result<(), Errno> {
+    if !is_raw {
+        let echo = [if is_v4 { ECHO_REQUEST } else { ECHO_REQUEST_V6 }, 0];
+        let is_request = message.len() >= ECHO_HEADER as usize && message[..2] == echo;
+        return if is_request { Ok(()) } else { Err(Errno::EINVAL) };
+    }
+    let [kind, _] = *message.first_chunk().ok_or(Errno::EFAULT)?;
+    match is_v4 {
+        true => Ok(()),
+        false if message.len() < 4 => Err(Errno::EINVAL),
+        false if Protocol::is_of_link(kind) => Err(Errno::EPERM),
+        false => Ok(()),
+    }
+}
+
+/// Returns what a datagram to one host says of its packet, with the TTL that the socket has now: the replica
+/// may send it when the program has set another one already, as traceroute does.
+fn with_hops(options: &Options, to: Addr, asked: Option<Details>) -> Option<Details> {
+    let is_group = to.is_v6_multicast() || to.to_v4().is_some_and(is_group);
+    let name = if to.is_v4() { Name::TimeToLive } else { Name::Hops };
+    let ttl = options.set_value(name).and_then(|ttl| u8::try_from(ttl).ok()).filter(|_| !is_group);
+    match asked {
+        Some(details) if details.ttl.is_some() => asked,
+        _ if ttl.is_none() => asked,
+        _ => Some(Details { ttl, ..asked.unwrap_or_default() }),
+    }
+}
+
 /// Returns the size in octets of the largest packet to `to` over a path that takes `path` octets.
 fn packet_max(socket: &Socket, to: Addr, path: usize) -> usize {
     match socket.options.value(Name::MtuV6) as usize {
@@ -504,7 +599,8 @@ fn copy_datagram<'b, M: Memory>(
 }
 
 /// Copies the octets of a stream up to `end` to `targets`, behind the first `skip` octets of these.
-#[inline]
+// As `Stream::readable`.
+#[inline(always)]
 fn copy_out<'b, M: Memory>(
     stream: &Stream<'_, M>,
     readable: &Readable,

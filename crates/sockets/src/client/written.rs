@@ -42,6 +42,8 @@ pub struct SlotForm(u32);
 pub enum ProtocolForm {
     Tcp,
     Udp,
+    Icmp,
+    Raw,
 }
 
 /// The written form of a [`Voucher`].

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use atoll_base::{Addr, Endpoint};
+use atoll_ipc::command::Protocol;
 use atoll_ipc::listing::SocketEntry;
 use atoll_ipc::tcp_state;
 
@@ -277,7 +278,8 @@ pub fn sockets(entries: &[SocketEntry], udp: bool, v6: bool) -> String {
         (true, false) => padded(DATAGRAMS, width),
         (true, true) => DATAGRAMS6.into(),
     };
-    let belongs = |entry: &&SocketEntry| entry.is_udp() == udp && entry.local.addr.is_v4() != v6;
+    let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+    let belongs = |entry: &&SocketEntry| entry.protocol == protocol && entry.local.addr.is_v4() != v6;
     for (number, entry) in entries.iter().filter(belongs).enumerate() {
         let mut line = String::new();
         let number_width = if udp { 5 } else { 4 };

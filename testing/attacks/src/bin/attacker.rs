@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use atoll_base::{Addr, Duration, Endpoint, Rng, SlotId};
-use atoll_ipc::command::{CloseMode, Protocol, SocketOption};
+use atoll_ipc::command::{CloseMode, DatagramKind, Protocol, SocketOption};
 use atoll_ipc::control::{Reply, Request};
 use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES};
@@ -283,6 +283,7 @@ fn open_datagram_socket(raw: &mut Raw) -> (SlotId, u32) {
         remote,
         reuse_port: false,
         v6_only: false,
+        kind: DatagramKind::Udp,
     });
     (slot, generation)
 }
@@ -411,6 +412,7 @@ fn udp_open(port: u16) -> ExitCode {
                 remote,
                 reuse_port: false,
                 v6_only: false,
+                kind: DatagramKind::Udp,
             });
             raw.ring();
             pause(5);

@@ -81,7 +81,6 @@ pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared, Unsupported> 
 fn known(name: &str) -> Option<(SocketOption, i64)> {
     Some(match name {
         "SO_KEEPALIVE" => (SocketOption::KeepAlive, 0),
-        "SO_BROADCAST" => (SocketOption::Broadcast, 0),
         "SO_MAX_PACING_RATE" => (SocketOption::MaxPacingRate, 0xffff_ffff),
         "TCP_FASTOPEN" => (SocketOption::FastOpen, 0),
         "TCP_NODELAY" => (SocketOption::NoDelay, 0),

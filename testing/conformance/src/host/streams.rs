@@ -128,7 +128,7 @@ impl Host {
         let (target, how) = (&mut bytes[..], Receiving { peek, ..Receiving::default() });
         let received = self.client.receive_octets(object, || std::iter::once(target), want, how, &mut done);
         self.step();
-        Ok(received?.len as i64)
+        Ok(received? as i64)
     }
 
     /// Calls recv(2) with MSG_OOB.

@@ -215,6 +215,11 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
             assert!(cast != Cast::Unicast || ip.is_own(dst.addr));
             assert_eq!(ip.is_own(src.addr), link == Link::Inside);
         }
+        Received::EchoReply { src, dst, message, .. } => {
+            assert!(is_within(message, frame) && message.len() >= 8);
+            assert!(ip.is_own(dst));
+            assert_eq!(ip.is_own(src), link == Link::Inside);
+        }
         Received::Error(error) => {
             assert!(ip.is_own(error.tuple.local.addr));
             if let ErrorKind::FragNeeded { mtu } = error.kind {

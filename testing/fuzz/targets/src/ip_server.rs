@@ -84,6 +84,9 @@ impl Egress for Out {
         match half.handle_frame(Instant::ZERO, Link::Outside, frame, offload) {
             Received::Tcp { src, dst, .. } => assert_eq!((dst, src), (tuple.local.addr, tuple.remote.addr)),
             Received::Udp { src, dst, .. } => assert_eq!((dst, src), (tuple.local, tuple.remote)),
+            Received::EchoReply { src, dst, id, .. } => {
+                assert_eq!((dst, id, src), (tuple.local.addr, tuple.local.port, tuple.remote.addr));
+            }
             Received::Error(error) => assert_eq!(error.tuple, *tuple),
             // The half has not received everything that the server knows.
             other => assert!(is_group, "{other:?}"),

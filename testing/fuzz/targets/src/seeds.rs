@@ -217,8 +217,8 @@ const CONFIG: &[u8] =
 mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
 
 /// Returns two encoded states. The first has a program's own session and a joined one, with a connection, a
-/// datagram socket in a group and a listener. The second is the connection in the form in which it is sent to
-/// another process.
+/// datagram socket in a group, a raw socket and a listener. The second is the connection in the form in which
+/// it is sent to another process.
 fn exec_states() -> (Vec<u8>, Vec<u8>) {
     let config = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
     let session = |id, first| SessionState {
@@ -234,22 +234,27 @@ fn exec_states() -> (Vec<u8>, Vec<u8>) {
     (listener.lease, listener.kind) = (9, Kind::Listening(Box::default()));
     let mut datagrams = Socket::new(TransportProtocol::Udp, false);
     datagrams.kind = Kind::Datagram(Box::new(Datagram { places: vec![place(1, 4)], ..Datagram::default() }));
+    let mut raw = Socket::new(TransportProtocol::Raw, true);
+    let filter = [0, 1, 2, 3, u32::MAX, 5, 6, 7];
+    raw.kind =
+        Kind::Datagram(Box::new(Datagram { places: vec![place(1, 5)], filter, ..Datagram::default() }));
     datagrams.multicast =
         Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::default() }));
     let written = |socket: &Socket| SocketState::of(socket, true, |place| place);
     let inherited = |(n, socket)| Inherited { socket: written(socket), descriptors: vec![n] };
-    let sockets = (3..).zip([&connection, &listener, &datagrams]).map(inherited).collect();
+    let sockets = (3..).zip([&connection, &listener, &datagrams, &raw]).map(inherited).collect();
     let state = ExecState { control: 400, sessions: vec![session(4, 401), session(3, 422)], sockets };
     connection.kind = Kind::Stream(place(0, 3), connection.options.local());
     let passed = PassedSocket { session: 3, key: 5, socket: written(&connection) };
     (state.encode().expect("short"), passed.encode().expect("short"))
 }
 
-fn requests() -> [(&'static str, Request); 4] {
+fn requests() -> [(&'static str, Request); 5] {
     [
         ("attach", Request::Attach { layout_version: atoll_ipc::LAYOUT_VERSION, room_mib: 0 }),
         ("join", Request::Join { session: 1, key: 2 }),
-        ("vouch", Request::Vouch { lease: 7, protocol: atoll_ipc::command::Protocol::Tcp, port: 80 }),
+        ("vouch", Request::Vouch { lease: 7, protocol: TransportProtocol::Tcp, port: 80 }),
+        ("vouch_raw", Request::Vouch { lease: 7, protocol: TransportProtocol::Raw, port: 1 }),
         (
             "opened",
             Request::SessionOpened {

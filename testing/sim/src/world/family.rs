@@ -40,9 +40,9 @@ pub(super) struct Handing {
     child: usize,
     /// The next process's own session.
     session: Session<Simulated>,
-    /// The commands that register listeners in it, and the answer that is awaited: replica and token.
+    /// The commands that register listeners in it, and the answers that are awaited: replica and token.
     commands: VecDeque<(usize, Command)>,
-    awaited: Option<(usize, u32)>,
+    awaited: Vec<(usize, u32)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -192,32 +192,38 @@ impl World {
             let token = program.client.new_token();
             commands.extend(program.client.registration(object, replicas, token));
         }
-        process.handing = Some(Handing { how, child, session, commands, awaited: None });
+        process.handing = Some(Handing { how, child, session, commands, awaited: Vec::new() });
     }
 
-    /// Sends the next command, or hands over when all are answered. Returns whether there was anything to do.
+    /// Sends the next command, takes an answer, or hands over when all are answered. Returns whether there
+    /// was anything to do.
     fn go_on_with(&mut self, at: usize, mut handing: Handing) -> bool {
-        if let Some((replica, awaited)) = handing.awaited {
-            let port = handing.session.replicas_mut()[replica].port_mut();
-            let Some(event) = port.next_event() else {
+        if let Some((replica, command)) = handing.commands.pop_front() {
+            handing.session.push(replica, &command);
+            if let Command::Bind { token, .. } | Command::Listen { token, .. } = command {
+                handing.awaited.push((replica, token));
+            }
+        } else if handing.awaited.is_empty() {
+            self.hand_over(at, handing);
+            return true;
+        } else {
+            let replicas = handing.session.replicas_mut().iter_mut().enumerate();
+            let answer =
+                replicas.map(|(replica, from)| (replica, from.port_mut())).find_map(|(replica, port)| {
+                    let event = port.next_event()?;
+                    port.publish();
+                    Some((replica, event))
+                });
+            let Some((replica, event)) = answer else {
                 self.processes[at].handing = Some(handing);
                 return false;
             };
-            port.publish();
             if let Event::BindReply { token, cause, .. } | Event::ListenReply { token, cause, .. } = event
-                && token == awaited
+                && let Some(found) = handing.awaited.iter().position(|awaited| *awaited == (replica, token))
             {
                 assert_eq!(cause, Cause::None, "the family has the port");
-                handing.awaited = None;
+                handing.awaited.swap_remove(found);
             }
-        } else if let Some((replica, command)) = handing.commands.pop_front() {
-            handing.session.push(replica, &command);
-            if let Command::Bind { token, .. } | Command::Listen { token, .. } = command {
-                handing.awaited = Some((replica, token));
-            }
-        } else {
-            self.hand_over(at, handing);
-            return true;
         }
         self.processes[at].handing = Some(handing);
         true

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use atoll_base::{Addr, Duration, Endpoint, Instant, Rng, SlotId};
-use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::command::{CloseMode, DatagramKind, Protocol};
 use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::{Cause, Command, Event, HeapMemory};
 use atoll_sockets::datagram::{Datagrams, Outgoing};
@@ -158,7 +158,16 @@ impl DatagramSocket {
             let (reuse_port, v6_only) = (false, false);
             process.push(
                 replica,
-                &Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
+                &Command::UdpOpen {
+                    slot,
+                    generation,
+                    lease,
+                    local,
+                    remote,
+                    reuse_port,
+                    v6_only,
+                    kind: DatagramKind::Udp,
+                },
             );
         }
         self.stage = Stage::Opening;
@@ -233,7 +242,7 @@ impl Mailer {
         let (slot, generation) = socket.slots[replica];
         let (number, peer) = (self.sent.len() as u64, Endpoint::new(address(SERVER), MAILBOX));
         let one = Datagrams::new(&process.ports[replica], slot, generation);
-        let to = Outgoing { to: peer, broadcast: false, details: None, segment: None };
+        let to = Outgoing { to: peer, broadcast: false, details: None, segment: None, message: false };
         if one.send(&to, 8, std::iter::once(&number.to_le_bytes()[..])).is_ok() {
             self.sent.push((now, number));
             process.push(replica, &Command::Kick { slot, generation });
@@ -294,7 +303,8 @@ impl Forger {
             self.sockets.push((replica, slot, generation));
             let (remote, reuse_port, v6_only) = (Endpoint::default(), false, false);
             let _ = process.ports[replica].push(&Command::Show { lease, protocol, local, voucher });
-            let open = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
+            let kind = DatagramKind::Udp;
+            let open = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only, kind };
             let _ = process.ports[replica].push(&open);
         }
         // Sockets that were refused go first.
@@ -382,7 +392,12 @@ impl Forger {
                 self.sockets.push((replica, slot, generation));
                 let (remote, local) =
                     (Endpoint::default(), own.filter(|_| rng.below(4) > 0).map_or(local, |own| own.2));
-                Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only }
+                let kind = match rng.below(8) {
+                    0 | 1 => DatagramKind::Icmp,
+                    2 => DatagramKind::Raw,
+                    _ => DatagramKind::Udp,
+                };
+                Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only, kind }
             }
         })
     }

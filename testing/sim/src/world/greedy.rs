@@ -3,7 +3,7 @@
 //! costs time. Others must make progress in each window of time.
 
 use atoll_base::{Addr, Duration, Endpoint, Instant, Rng, SlotId};
-use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::command::{CloseMode, DatagramKind, Protocol};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Command, Event, SocketOption};
 
@@ -111,8 +111,16 @@ impl Greedy {
                 }
                 _ => {
                     let (lease, local, remote) = (own_lease, Endpoint::new(0, own_port), any);
-                    let open =
-                        Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
+                    let open = Command::UdpOpen {
+                        slot,
+                        generation,
+                        lease,
+                        local,
+                        remote,
+                        reuse_port,
+                        v6_only,
+                        kind: DatagramKind::Udp,
+                    };
                     self.next = Some(open);
                     take(Protocol::Udp)
                 }

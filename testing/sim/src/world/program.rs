@@ -460,7 +460,7 @@ impl Process {
             any = true;
             match program.client.shutdown(object, false, true) {
                 Ok(()) => socket.shut = true,
-                Err(errno) => any |= self.fail(&mut socket, errno, now),
+                Err(failure) => any |= self.fail(&mut socket, failure.errno(), now),
             }
         }
         let close = if self.is_server {
@@ -505,14 +505,14 @@ impl Process {
         let (want, how, mut done) = (bytes.len(), Receiving { peek: self.hoards, ..Receiving::default() }, 0);
         let target = &mut bytes[..];
         match program.client.receive_octets(object, move || std::iter::once(target), want, how, &mut done) {
-            Ok(received) if received.len == 0 => {
+            Ok(0) => {
                 let is_whole = !self.loses_stack || socket.is_hostile || socket.got == self.length;
                 assert!(is_whole, "a clean end at {} of {}", socket.got, socket.number);
                 socket.ended = true;
             }
             Ok(_) if self.hoards => return false,
-            Ok(received) => {
-                bytes.truncate(received.len);
+            Ok(len) => {
+                bytes.truncate(len);
                 if self.is_server {
                     socket.held.extend(&bytes);
                 } else {
@@ -523,7 +523,7 @@ impl Process {
                         socket.number
                     );
                 }
-                socket.got += received.len;
+                socket.got += len;
             }
             Err(Failure::WouldBlock) => return false,
             Err(Failure::Error(errno)) => return self.fail(socket, errno, now),

@@ -46,6 +46,7 @@ mod naive_accept;
 mod names;
 mod options;
 mod passing;
+mod ping;
 mod privileges;
 mod recovery;
 mod rootless;

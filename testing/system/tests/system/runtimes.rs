@@ -14,7 +14,8 @@ on_both_stacks![
     git_over_http_and_ssh,
     apt_get,
     traced_and_debugged,
-    bubblewrap
+    bubblewrap,
+    socket_activation
 ];
 
 /// Makes two tests of each function, which do nothing unless `make soak` runs them.
@@ -44,6 +45,7 @@ in_soak![
     erlang,
     perl,
     java,
+    netty,
     celery,
     zeromq,
     grpc,
@@ -53,6 +55,7 @@ in_soak![
     measuring_programs,
     port_scan,
     valgrind,
+    every_namespace,
     qemu
 ];
 
@@ -338,6 +341,51 @@ public class Serve {
 }
 "#;
 
+/// Netty, over Java's selectors: a thread that accepts, and some that serve.
+fn netty(stack: Stack) {
+    let net = Net::new(stack);
+    files(&net);
+    let program = net.scratch.file("Netty.java", NETTY);
+    let server = net.serve("java", &["-cp", "/usr/share/java/*", &program]);
+    let mut server = server;
+    server.says("ready", 60);
+    serves(&net, server, 8000);
+}
+
+const NETTY: &str = r#"
+import io.netty.bootstrap.ServerBootstrap;
+import io.netty.buffer.Unpooled;
+import io.netty.channel.*;
+import io.netty.channel.nio.NioEventLoopGroup;
+import io.netty.channel.socket.nio.NioServerSocketChannel;
+import io.netty.handler.codec.http.*;
+import java.nio.file.*;
+
+public class Netty {
+    public static void main(String[] words) throws Exception {
+        new ServerBootstrap().group(new NioEventLoopGroup(1), new NioEventLoopGroup(4))
+            .channel(NioServerSocketChannel.class)
+            .childHandler(new ChannelInitializer<Channel>() {
+                protected void initChannel(Channel channel) {
+                    channel.pipeline().addLast(
+                        new HttpServerCodec(), new HttpObjectAggregator(65536), new Serve());
+                }
+            }).bind("0.0.0.0", 8000).sync();
+        System.out.println("ready");
+    }
+
+    static class Serve extends SimpleChannelInboundHandler<FullHttpRequest> {
+        protected void channelRead0(ChannelHandlerContext context, FullHttpRequest request) throws Exception {
+            byte[] data = Files.readAllBytes(Path.of(request.uri().substring(1)));
+            var answer = new DefaultFullHttpResponse(
+                HttpVersion.HTTP_1_1, HttpResponseStatus.OK, Unpooled.wrappedBuffer(data));
+            answer.headers().set(HttpHeaderNames.CONTENT_LENGTH, data.length);
+            context.writeAndFlush(answer).addListener(ChannelFutureListener.CLOSE);
+        }
+    }
+}
+"#;
+
 /// A server of files on the kernel, at the other end.
 fn file_server(net: &Net) -> Proc {
     let folder = files(net);
@@ -551,6 +599,54 @@ fn bubblewrap(stack: Stack) {
     fetches(&net, &[&bwrap[..], &apart].concat());
     if stack == Stack::Atoll {
         fetches(&net, &[&bwrap[..], &["--unshare-all"]].concat());
+    }
+}
+
+/// unshare(1) makes every namespace that there is. One of the network is the kernel's own: on Atoll the
+/// program keeps its stack.
+fn every_namespace(stack: Stack) {
+    let net = Net::new(stack);
+    let _files = file_server(&net);
+    let all = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--user", "--map-root-user"];
+    let all = [&all[..], &["--cgroup", "--time", "--mount-proc"]].concat();
+    fetches(&net, &all);
+    if stack == Stack::Atoll {
+        fetches(&net, &[&all[..], &["--net"]].concat());
+    }
+}
+
+/// systemd-socket-activate(1) listens, and starts the program with the listener at number 3 when somebody
+/// connects; with `--accept`, one for each connection.
+fn socket_activation(stack: Stack) {
+    let net = Net::new(stack);
+    let serve = "import os, socket
+listener = socket.socket(fileno=3)
+while True:
+    peer = listener.accept()[0]
+    is_mine = os.environ['LISTEN_PID'] == str(os.getpid())
+    peer.sendall(b'%s of %d' % (os.environ['LISTEN_FDS'].encode(), is_mine))
+    peer.close()";
+    let answer = "import socket
+peer = socket.socket(fileno=3)
+peer.sendall(peer.recv(99).upper())";
+    let ask = "import socket, sys
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+peer.sendall(b'hello\\n')
+print(peer.recv(99))";
+    for (port, options, program, expected) in [
+        ("7007", &[][..], serve, "b'1 of 1'\n"),
+        ("7008", &["--accept"], answer, "b'HELLO\\n'\n"),
+        ("7009", &["--accept", "--inetd"], "print(input().upper())", "b'HELLO\\n'\n"),
+    ] {
+        let listen = ["--listen", port];
+        let python = ["/usr/bin/python3", "-c", program];
+        let mut server = net.serve("systemd-socket-activate", &[&listen[..], options, &python].concat());
+        server.says("Listening on", 20);
+        for _ in 0..2 {
+            let said = net.client("/usr/bin/python3", &["-c", ask, Net::SERVER, port]).success(40);
+            assert_eq!(said, expected, "{}", server.report());
+        }
+        assert!(!server.errors().contains("libatoll"), "{}", server.report());
     }
 }
 

@@ -49,6 +49,8 @@ cases! {
         who_reads_and_writes_no_more_resets_who_sends_on, shutdown_twice, write_after_reset,
         error_after_reset, close_with_unread_data_resets,
         an_answer_leaves_though_the_question_was_not_read, broken_pipe_signal, broken_pipe_kills,
+        a_clamp_is_set_again_as_it_is,
+        who_closes_first_does_not_linger,
         close_wakes_nobody_but_the_peer, shutdown_wakes_a_reader, closed_descriptors, options,
         options_are_inherited, state_by_tcp_info, cork_holds_back, deferred_accept, poll_events,
         select_events,
@@ -71,7 +73,7 @@ cases! {
         udp_echo, udp_connected, udp_refused, udp_shutdown,
         udp_in_parts, udp_boundaries,
         udp_large, udp_mtu_discovery, datagram_details, datagrams_with_details, v6_datagram_details,
-        datagram_segments,
+        datagram_segments, datagram_times, datagram_times_everywhere,
         multicast_options, multicast_memberships, multicast_reaches_every_member, multicast_without_members,
         udp_address_in_use,
         v6_connection_has_names, v6_listener_takes_both_families, v6_listener_alone,
@@ -79,20 +81,24 @@ cases! {
         v6_multicast_memberships, v6_refused_and_unreachable, v6_datagrams,
         v6_datagrams_connected, v6_bad_addresses, v6_listener_survives_exec,
         ports_of_one_user, ports_of_two_users, ports_of_whoever_made_the_socket, low_ports_are_for_who_binds,
-        ports_after_root_is_given_up
+        ports_after_root_is_given_up,
+        raw_sockets_hear_themselves, raw_sockets_are_short_or_long, raw_sockets_filter,
+        raw_sockets_have_options, raw_sockets_bind_and_connect, raw_sockets_each_get_a_copy,
+        raw_sockets_hear_of_errors, raw_sockets_are_inherited, raw_sockets_need_a_capability
 }
 
 cases! {
     c,
         interrupted, restarted, restarted_by_one_of_two, handlers_receive, handlers_fork, handlers_jump,
         calls_that_were_left_hold_nothing, a_handler_forks_and_both_go_on,
-        timed_receive_is_not_restarted, masks_while_waiting, many_messages,
+        timed_receive_is_not_restarted, masks_while_waiting, many_messages, many_times,
         messages_on_streams, short_names, vectors_of_many_parts, flags_at_birth, ranges_of_descriptors,
         standard_io, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
         epoll_is_fair, edges_wake_one_thread, many_threads, send_file_moves_the_position, low_water_mark,
         event_descriptors_beside_sockets, cancelled_while_blocked, cancelled_before_a_call,
         cancellation_switched_off, cancelled_at_any_time, one_of_many_is_cancelled,
-        handlers_end_their_thread, calls_by_number, confined_by_a_filter
+        handlers_end_their_thread, calls_by_number, confined_by_a_filter,
+        rights_are_given_up_by_one_thread
 }
 
 cases! {

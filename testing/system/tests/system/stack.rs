@@ -6,20 +6,11 @@ use atoll_system_tests::{Impairments, Net, Stack, program, until};
 
 on_both_stacks![echo_is_answered, noise_is_survived];
 
-fn ping(net: &Net, count: u32) -> String {
-    let arguments = ["-q", "-c", &count.to_string(), "-i", "0.01", "-W", "2", Net::SERVER];
-    net.client("ping", &arguments).success(30)
-}
-
 fn echo_is_answered(stack: Stack) {
     let net = Net::new(stack);
-    let said = ping(&net, 50);
-    assert!(said.contains(" 50 received") && said.contains(" 0% packet loss"), "{said}");
+    net.pings(50, &[Net::SERVER]);
     // This is the largest payload that needs no fragments.
-    let fitting = net
-        .client("ping", &["-q", "-c", "3", "-i", "0.05", "-s", "1472", "-M", "do", Net::SERVER])
-        .success(20);
-    assert!(fitting.contains(" 0% packet loss"), "{fitting}");
+    net.pings(3, &["-s", "1472", "-M", "do", Net::SERVER]);
 }
 
 fn noise_is_survived(stack: Stack) {
@@ -45,8 +36,7 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
         let net = Net::with(Stack::Atoll, &format!("TS{count}LS{count}CM{count}"), None);
         let replicas = net.replicas();
         assert_eq!(replicas.len(), count);
-        let said = ping(&net, 5);
-        assert!(said.contains(" 0% packet loss"), "{count} replicas: {said}");
+        net.pings(5, &[Net::SERVER]);
         let status = net.atoll_says("status");
         let groups: u64 = status["replicas"]
             .as_array()
@@ -86,10 +76,10 @@ fn what_was_counted_before_a_long_sleep_is_told() {
     let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
     let frames =
         || net.atoll_says("status")["replicas"][0]["stats"]["frames_in"].as_u64().expect("a counter");
-    ping(&net, 1);
+    net.pings(1, &[Net::SERVER]);
     for count in (2..6).cycle().take(24) {
         let before = frames();
-        ping(&net, count);
+        net.pings(count, &[Net::SERVER]);
         until("the counter to move", 3, || (frames() >= before + u64::from(count)).then_some(()));
     }
 }

@@ -145,7 +145,7 @@ impl Supervisor {
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Vouch { lease, protocol, port })) => {
                 let Some(asks) = asks else { return self.clients.refuse(id, Refusal::Permission) };
-                let port = if self.gate.may_bind(&asks, port) { port } else { 0 };
+                let port = if self.gate.may_bind(&asks, protocol, port) { port } else { 0 };
                 let pass = Pass { lease, uid: asks.uid, protocol, port };
                 let reply = Reply::Vouched { pass, seal: seal_pass(&self.memory.lease_key, &pass) };
                 self.clients.reply(id, &reply, Vec::new())

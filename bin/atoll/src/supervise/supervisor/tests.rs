@@ -1256,3 +1256,32 @@ fn whoever_asks_is_vouched_for_as_who_he_is() {
         }
     }
 }
+
+/// Raw sockets are for processes with CAP_NET_RAW, and for the user of a stack that root does not run.
+/// That a user may have the port of that number does not count.
+#[test]
+fn raw_sockets_are_vouched_for_by_the_capability_and_not_by_the_port() {
+    let mut bench = Bench::new(1);
+    let (client, ..) = bench.attach();
+    let uid = rustix::process::geteuid().as_raw();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let has_it = u64::from_str_radix(effective.trim(), 16).unwrap() & 1 << 13 != 0;
+    let vouch = Request::Vouch { lease: 7, protocol: Protocol::Raw, port: 1 };
+    let mut vouched = |claims: u32| {
+        if claims == uid {
+            client.send(&vouch.encode(), &[]).unwrap();
+        } else {
+            client.send_as(&vouch.encode(), claims).unwrap();
+        }
+        bench.settle();
+        let (packet, _) = receive(&client).expect("requests are answered");
+        let Ok(Reply::Vouched { pass, .. }) = Reply::decode(&packet) else { panic!("{packet:?}") };
+        assert_eq!((pass.uid, pass.protocol), (claims, Protocol::Raw));
+        pass.port
+    };
+    assert_eq!(vouched(uid), u16::from(has_it || uid != 0));
+    if uid == 0 {
+        assert_eq!(vouched(33), 0);
+    }
+}

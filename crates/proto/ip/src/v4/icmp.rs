@@ -51,7 +51,17 @@ pub(super) fn receive<'a>(
         Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
         // RFC 1122 §3.2.2.5.
         Message::Other { kind: icmp::PARAMETER_PROBLEM, .. } => ErrorKind::Problem,
-        Message::EchoReply { .. } | Message::Other { .. } => return Err(Reason::IcmpIgnored),
+        Message::EchoReply { id, .. } => {
+            return Ok(Received::EchoReply {
+                src: Addr::v4(header.src),
+                dst: Addr::v4(header.dst),
+                id,
+                tos: header.tos,
+                ttl: header.ttl,
+                message: bytes,
+            });
+        }
+        Message::Other { .. } => return Err(Reason::IcmpIgnored),
     };
     let quoted = icmp::quoted(body).map_err(|_| Reason::Malformed)?;
     let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
@@ -60,6 +70,7 @@ pub(super) fn receive<'a>(
         protocol: quoted.header.protocol,
         tuple: FourTuple { local: quoted.source, remote: quoted.destination },
         quoted_seq: quoted.seq,
+        quoted: quoted.head,
         reporter: Addr::v4(header.src),
     };
     let is_ours = network.addresses().is_ours(arrival.link, quoted.header.src);

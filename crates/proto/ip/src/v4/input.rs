@@ -9,13 +9,13 @@ use crate::input::{ChecksumOffload, Received};
 use crate::link::{Cast, Link};
 
 /// Returns whether a packet is for the part that stays with a transport server: everything on the inside link
-/// and, from outside, segments, datagrams and errors that are not fragments.
+/// and, from outside, segments, datagrams, echo replies and errors that are not fragments.
 pub(super) fn is_for_transport(link: Link, header: &ipv4::Header, payload: &[u8]) -> bool {
     link == Link::Inside
         || !header.is_fragment()
             && match header.protocol {
                 Protocol::TCP | Protocol::UDP => true,
-                Protocol::ICMP => icmp::is_error(payload),
+                Protocol::ICMP => icmp::is_error(payload) || payload.first() == Some(&icmp::ECHO_REPLY),
                 _ => false,
             }
 }

@@ -16,12 +16,12 @@ mod input;
 mod network;
 
 use atoll_base::{Addr, Instant};
-use atoll_wire::icmp::{Message, code};
+use atoll_wire::icmp::{HEADER_LEN, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{ParseError, ethernet};
 
 use crate::addresses::Addresses;
-use crate::common::Common;
+use crate::common::{self, Common};
 use crate::config::{Config, V4Address};
 use crate::counters::Reason;
 use crate::dhcp::{Client, Lease};
@@ -80,6 +80,9 @@ impl V4 {
             Err(reason) => return Err(reason),
         };
         if common.config().apart && !input::is_for_transport(arrival.link, &header, payload) {
+            if header.protocol == Protocol::ICMP && !header.is_fragment() {
+                note_message(common, &header, at, payload);
+            }
             return Err(Reason::NotForTransport);
         }
         if header.is_fragment() {
@@ -91,9 +94,13 @@ impl V4 {
                 dhcp.receive(arrival, &header, payload, network, arp, common)
             }
             Protocol::UDP => input::udp(&header, cast, payload, arrival.offload),
-            // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; this keeps the stack from
-            // amplifying attacks.
-            Protocol::ICMP if cast == Cast::Unicast => {
+            Protocol::ICMP => {
+                note_message(common, &header, at, payload);
+                // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; this keeps the stack from
+                // amplifying attacks.
+                if cast != Cast::Unicast {
+                    return Err(Reason::Broadcast);
+                }
                 icmp::receive(arrival, &header, payload, network, icmp, common)
             }
             Protocol::IGMP => igmp::receive(arrival, &header, payload, network.addresses(), groups, common),
@@ -249,6 +256,20 @@ impl V4 {
         self.arp.check_invariants(common);
         self.groups.check_invariants();
     }
+}
+
+/// Notes a message of ICMP, the payload of a packet with a header of `at` octets. As on Linux, raw sockets
+/// get it whatever its checksum is, but nothing that is shorter than a header (icmp_filter).
+fn note_message(common: &mut Common, header: &ipv4::Header, at: usize, payload: &[u8]) {
+    let Some([kind, ..]) = payload.first_chunk::<HEADER_LEN>() else { return };
+    common.note_message(common::Message {
+        src: Addr::v4(header.src),
+        dst: Addr::v4(header.dst),
+        tos: header.tos,
+        ttl: header.ttl,
+        kind: *kind,
+        at: ethernet::HEADER_LEN..ethernet::HEADER_LEN + at + payload.len(),
+    });
 }
 
 /// Returns what the destination means, after checking that the packet may have come from its source and is

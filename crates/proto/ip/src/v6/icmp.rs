@@ -63,6 +63,7 @@ pub(super) fn receive_error(
         protocol: quoted.protocol,
         tuple: FourTuple { local: quoted.source, remote: quoted.destination },
         quoted_seq: quoted.seq,
+        quoted: quoted.head,
         reporter: packet.header.src,
     };
     let is_ours = network.is_ours(packet.arrival.link, quoted.source.addr);

@@ -3,7 +3,7 @@
 use atoll_base::Endpoint;
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::ipv6::{self, Upper};
-use atoll_wire::{checksum, nd, udp};
+use atoll_wire::{checksum, icmpv6, nd, udp};
 
 use crate::counters::Reason;
 use crate::input::{Arrival, ChecksumOffload, Received};
@@ -26,14 +26,16 @@ pub(super) fn is_discovery(message: Option<&[u8]>) -> bool {
 }
 
 /// Returns whether an IPv6 packet is for the part that stays with a transport server: everything on the
-/// inside link and, from outside, unfragmented segments, datagrams and errors.
+/// inside link and, from outside, unfragmented segments, datagrams, echo replies and errors.
 pub(super) fn is_for_transport(link: Link, upper: &Upper, payload: &[u8]) -> bool {
     link == Link::Inside
         || upper.fragment.is_none_or(|fragment| fragment.is_atomic())
             && match upper.protocol {
                 Protocol::TCP | Protocol::UDP => true,
                 // RFC 4443 §2.1: errors have numbers below 128.
-                Protocol::ICMPV6 => payload.get(upper.at).is_some_and(|kind| *kind < 128),
+                Protocol::ICMPV6 => {
+                    payload.get(upper.at).is_some_and(|kind| *kind < 128 || *kind == icmpv6::ECHO_REPLY)
+                }
                 _ => false,
             }
 }

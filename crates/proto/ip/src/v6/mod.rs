@@ -29,7 +29,7 @@ use atoll_wire::ipv4::Protocol;
 use atoll_wire::ipv6::{self, ExtensionError};
 use atoll_wire::{ethernet, mld, nd};
 
-use crate::common::Common;
+use crate::common::{self, Common};
 use crate::config::Config;
 use crate::counters::Reason;
 use crate::fragments::Fragments;
@@ -122,10 +122,13 @@ impl V6 {
                 return Err(Reason::Extension);
             }
         };
+        let packet = || Packet { arrival, header: &header, payload, upper: &upper };
         if common.config().apart && !input::is_for_transport(link, &upper, payload) {
+            if upper.protocol == Protocol::ICMPV6 && upper.fragment.is_none() {
+                let _ = note_message(&packet(), common);
+            }
             return Err(Reason::NotForTransport);
         }
-        let packet = || Packet { arrival, header: &header, payload, upper: &upper };
         match upper.fragment {
             // RFC 6946: such a fragment is the whole packet, whatever else has the same identification.
             Some(fragment) if fragment.is_atomic() => common.count().atomic_fragments += 1,
@@ -169,7 +172,7 @@ impl V6 {
         paths: &Paths,
     ) -> Result<Received<'a>, Reason> {
         let Packet { arrival, header, upper, .. } = *packet;
-        let (message, head) = icmpv6::parse(header.src, header.dst, text)?;
+        let (message, head) = note_message(packet, common)?;
         if let Message::Other { kind, .. } = message
             && arrival.link == Link::Outside
             && !message.is_error()
@@ -197,6 +200,14 @@ impl V6 {
                 let reply = icmp::echo_reply(packet, message, body, self.network.hop_limit(), mtu);
                 icmp.answer_echo(arrival.now, common, link_mtu, &reply).map(|()| Received::Consumed)
             }
+            Message::EchoReply { id, .. } if !header.dst.is_v6_multicast() => Ok(Received::EchoReply {
+                src: header.src,
+                dst: header.dst,
+                id,
+                tos: header.traffic_class,
+                ttl: header.hop_limit,
+                message: text,
+            }),
             _ => icmp::receive_error(packet, message, body, &self.network).map(Received::Error),
         }
     }
@@ -385,6 +396,24 @@ impl V6 {
         self.discovery.neighbours().check_invariants();
         self.groups().check_invariants();
     }
+}
+
+/// Notes a message of ICMPv6 whose checksum is right (rawv6_rcv), and returns it with the length of its
+/// header.
+fn note_message(packet: &Packet<'_, '_>, common: &mut Common) -> Result<(Message, usize), Reason> {
+    let Packet { header, payload, upper, .. } = *packet;
+    let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
+    let parsed = icmpv6::parse(header.src, header.dst, text)?;
+    let end = ethernet::HEADER_LEN + ipv6::HEADER_LEN + payload.len();
+    common.note_message(common::Message {
+        src: header.src,
+        dst: header.dst,
+        tos: header.traffic_class,
+        ttl: header.hop_limit,
+        kind: text.first().copied().unwrap_or_default(),
+        at: end - text.len()..end,
+    });
+    Ok(parsed)
 }
 
 /// Returns what the destination means, after checking that the packet may have come from its source and is

@@ -2,10 +2,10 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 
 use atoll_base::SeqNum;
-use atoll_ip::{ErrorKind, Outgoing, V4Address};
+use atoll_ip::{ErrorKind, Outgoing, V4Address, V6Config};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{icmp, udp};
+use atoll_wire::{icmp, icmpv6, ipv6, udp};
 
 use super::*;
 use crate::Client;
@@ -288,6 +288,74 @@ fn echo_and_unknown_protocols_are_answered_here() {
     let kinds: Vec<u8> = bench.out.sent.iter().map(|frame| frame[34]).collect();
     assert_eq!(kinds, [0, 3], "a reply, and \"unreachable\"");
     assert!(bench.out.delivered.is_empty());
+}
+
+#[test]
+fn raw_sockets_hear_what_is_answered_here_while_there_are_any() {
+    let mut bench = bench();
+    let mut echo = vec![7; 64];
+    icmp::emit(&icmp::Message::EchoRequest { id: 1, seq: 2 }, &mut echo);
+    let echo = incoming(Protocol::ICMP, &echo, |_| {});
+    let say = |bench: &mut Bench, from, any, joins| {
+        bench.say(Party::Transport(from), 1, IpBody::Group { group: any, joins });
+    };
+    let heard = |bench: &mut Bench| {
+        bench.hear(&echo);
+        // What comes next is no message, and nobody's.
+        bench.hear(&arp_of_peer(Operation::Request));
+        let heard: Vec<_> = bench.out.delivered.drain(..).map(|(tuple, _, frame)| (tuple, frame)).collect();
+        let tuple = FourTuple { local: Endpoint::new(US, 0), remote: Endpoint::new(PEER, 0) };
+        assert!(heard.iter().all(|it| *it == (tuple, echo.clone())));
+        heard.len()
+    };
+    say(&mut bench, 0, Addr::ANY, true);
+    assert_eq!(heard(&mut bench), 0, "these are of ICMPv6");
+    say(&mut bench, 0, Addr::V4_ANY, true);
+    say(&mut bench, 1, Addr::V4_ANY, true);
+    assert_eq!(heard(&mut bench), 1);
+    say(&mut bench, 0, Addr::V4_ANY, false);
+    assert_eq!(heard(&mut bench), 1);
+    // Another TS has none.
+    bench.say(Party::Transport(1), 2, IpBody::Hello);
+    assert_eq!(heard(&mut bench), 0);
+    assert_eq!(bench.server.counts().bad, 0);
+}
+
+/// Each of several IP servers handles what neighbours say.
+#[test]
+fn the_first_ip_server_hands_over_what_all_hear() {
+    let [us, peer] =
+        [1, 2].map(|last| Addr::from_octets([0x20, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
+    let said = |message: icmpv6::Message| {
+        let mut text = [&[0; icmpv6::HEADER_LEN][..], &peer.octets()].concat();
+        icmpv6::emit(peer, us, &message, &mut text);
+        let mut frame = vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN];
+        let ethernet = ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::IPV6 };
+        let at = ethernet::emit(&ethernet, &mut frame);
+        let header = ipv6::Header {
+            src: peer,
+            dst: us,
+            next_header: Protocol::ICMPV6,
+            payload_len: text.len() as u16,
+            hop_limit: 255,
+            ..Default::default()
+        };
+        ipv6::emit(&header, &mut frame[at..]);
+        [frame, text].concat()
+    };
+    let advertisement = said(icmpv6::Message::Other { kind: 136, code: 0, rest: [0; 4] });
+    let question = said(icmpv6::Message::EchoRequest { id: 1, seq: 1 });
+    let handed_over = [0, 1].map(|number| {
+        let v6 = V6Config { address: Some((us, 64)), gateway: None, autoconf: false };
+        let ip = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(MAC_US, US, 24) };
+        let mut bench = bench_of(Config { number, servers: 2, ..config() }, ip);
+        bench.say(Party::Transport(number), 1, IpBody::Group { group: Addr::ANY, joins: true });
+        [&advertisement, &question].map(|frame| {
+            bench.hear(frame);
+            bench.out.delivered.drain(..).count()
+        })
+    });
+    assert_eq!(handed_over, [[1, 1], [0, 1]]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, FourTuple, Instant};
 use atoll_ip::{Cast, Ip, Link};
+use atoll_ipc::command::Protocol;
 use atoll_ipc::{Cause, Memory, SocketOption};
 
 use super::Datagrams;
@@ -76,8 +77,8 @@ impl Multicast {
 }
 
 impl Datagrams {
-    /// Returns the sockets for a datagram that is not for one host only: all whose address, port and peer
-    /// match (ip(7), RFC 1122 §4.1.3.6).
+    /// Returns the sockets for a datagram that is not for one host only: all of UDP whose
+    /// address, port and peer match (ip(7), RFC 1122 §4.1.3.6).
     pub(crate) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
@@ -86,7 +87,13 @@ impl Datagrams {
                     && (cast != Cast::Multicast || s.options().multicast().wants(tuple.local.addr))
             })
         };
-        self.by_port.get(&tuple.local.port).into_iter().flatten().copied().filter(is_for).collect()
+        self.by_port
+            .get(&(Protocol::Udp, tuple.local.port))
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(is_for)
+            .collect()
     }
 }
 

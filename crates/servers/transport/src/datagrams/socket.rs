@@ -3,14 +3,17 @@
 use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
 use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
-use atoll_ipc::datagram::{self, DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::datagram::{
+    self, DATAGRAM_MAX, FAULT_BYTES, Fault, Flags as RecordFlags, RECORD_LEN, RECORD_MAX, Record,
+};
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Cause, Details, Event, Memory, Ready, SocketOption};
 
-use super::Arrived;
 use super::groups::Multicast;
+use super::{Arrived, Name};
 use crate::applications::Applications;
 use crate::fragment::{MtuDiscovery, Progress};
 use crate::session::{Place, Session};
@@ -56,8 +59,12 @@ struct Outbox {
     head: u64,
     tail: u64,
     published_head: u64,
+    /// The head that was published when the tail was last taken. The application, which has written more
+    /// since, may have judged by it how much room there is.
+    judged_head: u64,
     /// The octets that may wait.
     limit: u32,
+    /// Whether the application may be waiting for room.
     wants_room: bool,
     /// The progress of the first datagram, if the link took a part of it.
     progress: Option<Progress>,
@@ -81,8 +88,14 @@ pub(crate) struct Options {
     whole_v6: bool,
     /// Whether the application wants the details of what it receives.
     details: bool,
+    /// Whether the application wants to know when something came.
+    times: bool,
+    /// Whether the application wants network errors as records.
+    errors: bool,
     /// The value of `IPV6_MTU`, if set.
     mtu_v6: Option<u16>,
+    /// The types of ICMP messages that a raw socket does not get, a bit for each.
+    filter: [u32; 8],
     multicast: Multicast,
 }
 
@@ -103,6 +116,8 @@ const SEND_MAX: u64 = 16 << 20;
 const AREA_MAX: u64 = 16 << 20;
 /// The smallest and the largest buffer that can be set, in octets.
 const BUFFER: (u32, u32) = (4096, 4 << 20);
+/// No call takes more octets of the send buffer: the longest datagram, or as much in segments, with records.
+const CALL_MAX: u32 = 96 << 10;
 
 /// The least value of `IPV6_MTU` (RFC 8200 §5), in octets.
 const IPV6_MTU_MIN: u32 = 1280;
@@ -118,7 +133,10 @@ impl Options {
             discovery_v6: MtuDiscovery::Want,
             whole_v6: false,
             details: false,
+            times: false,
+            errors: false,
             mtu_v6: None,
+            filter: [0; 8],
             multicast: Multicast::new(),
         }
     }
@@ -126,6 +144,22 @@ impl Options {
     /// Returns the settings about groups.
     pub(crate) const fn multicast(&self) -> &Multicast {
         &self.multicast
+    }
+
+    /// Returns whether the application wants network errors as records.
+    pub(crate) const fn wants_errors(&self) -> bool {
+        self.errors
+    }
+
+    /// Returns whether the application wants to know when something came.
+    pub(crate) const fn wants_times(&self) -> bool {
+        self.times
+    }
+
+    /// Returns whether a raw socket gets ICMP messages of this type.
+    pub(crate) fn takes(&self, kind: u8) -> bool {
+        let [word, bit] = [usize::from(kind / 32), usize::from(kind % 32)];
+        self.filter[word] & 1 << bit == 0
     }
 
     /// Returns whether and where datagrams to `peer` are fragmented.
@@ -173,6 +207,7 @@ impl Datagram {
                 head: 0,
                 tail: 0,
                 published_head: 0,
+                judged_head: 0,
                 limit: capacity,
                 wants_room: false,
                 progress: None,
@@ -202,7 +237,14 @@ impl Datagram {
                 published_tail: tail,
                 ..self.inbox
             },
-            outbox: Outbox { rings: send, head: sent, tail: sent, published_head: sent, ..self.outbox },
+            outbox: Outbox {
+                rings: send,
+                head: sent,
+                tail: sent,
+                published_head: sent,
+                judged_head: sent,
+                ..self.outbox
+            },
             ready: Ready::IN | Ready::OUT,
             ..self
         }
@@ -237,23 +279,43 @@ impl Datagram {
         self.grant.v6_only && self.local.addr == Addr::ANY
     }
 
-    /// Returns its tuple; `None` if its own address or its peer is not definite.
+    /// Returns the protocol.
+    pub(crate) const fn protocol(&self) -> Protocol {
+        self.grant.protocol
+    }
+
+    /// Returns the name by which datagrams find it.
+    pub(crate) const fn name(&self) -> Name {
+        (self.grant.protocol, self.local.port)
+    }
+
+    /// Returns its tuple if it is one of UDP; `None` if its own address or its peer is not definite.
     pub(super) fn tuple(&self) -> Option<FourTuple> {
-        let remote = self.remote?;
+        let remote = self.remote.filter(|_| self.protocol() == Protocol::Udp)?;
         (!self.local.addr.is_unspecified()).then_some(FourTuple { local: self.local, remote })
     }
 
     /// Returns how well the socket fits, 0 meaning not at all (Linux's `compute_score`).
-    pub(super) fn score(&self, tuple: &FourTuple) -> u32 {
+    pub(crate) fn score(&self, tuple: &FourTuple) -> u32 {
         let is_v4 = tuple.local.addr.is_v4();
         let by_addr = match self.local.addr {
             addr if addr == tuple.local.addr => 3,
             Addr::V4_ANY if is_v4 => 2,
-            Addr::ANY if !(is_v4 && self.grant.v6_only) => 1,
+            // A socket of ICMP is one of ICMPv4 or of ICMPv6.
+            Addr::ANY if !(is_v4 && (self.grant.v6_only || self.protocol().is_icmp())) => 1,
             _ => return 0,
         };
         match self.remote {
+            // ping_lookup: whoever replies is heard, also by a socket with a peer.
+            _ if self.protocol() == Protocol::Icmp => by_addr,
             None => by_addr,
+            Some(remote) if self.protocol() == Protocol::Raw => {
+                if remote.addr == tuple.remote.addr {
+                    by_addr
+                } else {
+                    0
+                }
+            }
             Some(remote) if remote == tuple.remote => by_addr + 4,
             Some(_) => 0,
         }
@@ -291,13 +353,16 @@ impl Datagram {
             },
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
             SocketOption::Details => options.details = value != 0,
+            SocketOption::Times => options.times = value != 0,
+            SocketOption::Errors => options.errors = value != 0,
             SocketOption::MtuV6 if value == 0 => options.mtu_v6 = None,
             SocketOption::MtuV6 if value >= IPV6_MTU_MIN => {
                 options.mtu_v6 = Some(u16::try_from(value).unwrap_or(u16::MAX));
             }
-            // Each record says whether it may go to a broadcast address.
-            SocketOption::Broadcast => {}
-            _ => return options.multicast.set_option(option, value),
+            _ => match SocketOption::FILTERS.iter().position(|one| *one == option) {
+                Some(word) => options.filter[word] = value,
+                None => return options.multicast.set_option(option, value),
+            },
         }
         true
     }
@@ -311,11 +376,11 @@ impl Datagram {
 
     /// Stores a datagram, whole or not at all. Returns `false` if there is no room for it.
     pub(super) fn put<M: Memory>(&mut self, session: &Session<M>, arrived: &Arrived<'_>) -> bool {
-        let &Arrived { tuple, cast, payload, ref details } = arrived;
+        let &Arrived { tuple, cast, payload, ref details, .. } = arrived;
         let mut flags = RecordFlags::empty();
         flags.set(RecordFlags::BROADCAST, cast == Cast::Broadcast);
-        flags.set(RecordFlags::DETAILED, self.options.details);
-        let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else {
+        flags.set(RecordFlags::DETAILED, self.options.details || self.options.times);
+        let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= RECORD_MAX) else {
             return false;
         };
         let Some(slot) = session.slot(self.place.slot) else { return false };
@@ -325,6 +390,24 @@ impl Datagram {
             self.ready |= Ready::IN;
         }
         is_stored.is_some()
+    }
+
+    /// Stores a network error about what was sent to `peer`. Returns `false` if there is no room for it.
+    pub(super) fn put_fault<M: Memory>(
+        &mut self,
+        session: &Session<M>,
+        fault: &Fault,
+        peer: Endpoint,
+    ) -> bool {
+        let Some(slot) = session.slot(self.place.slot) else { return false };
+        let record = Record { len: FAULT_BYTES as u32, peer, flags: RecordFlags::ERROR };
+        let (head, payload) = ((&record, &Details::default()), fault.encode());
+        let is_stored = self.inbox.put(session, &slot, self.place.generation, head, &payload).is_some();
+        if is_stored {
+            // The application sees by the record that it is an error.
+            self.ready |= Ready::IN;
+        }
+        is_stored
     }
 
     /// Returns the blocks of the receive area that it holds: first unit and log2 of the size.
@@ -347,7 +430,8 @@ impl Datagram {
         let area = session.layout.send_area;
         let mut bytes = [0; RECORD_LEN];
         rings.pieces(*head, RECORD_LEN)?.read(&session.arena, area, &mut bytes);
-        let record = datagram::decode(&bytes, tail - head).ok()?;
+        // No socket sends as much as one may receive.
+        let record = datagram::decode(&bytes, tail - head).ok().filter(|it| it.len <= DATAGRAM_MAX)?;
         let mut details = Details::default();
         if record.flags.contains(RecordFlags::DETAILED) {
             let mut bytes = [0; DETAILS_BYTES];
@@ -408,7 +492,8 @@ impl Datagram {
         if tail > outbox.tail {
             outbox.rings = slot.send_extents(&session.layout).unwrap_or_default();
             outbox.tail = tail;
-            outbox.wants_room |= (tail - outbox.published_head) * 3 >= u64::from(outbox.limit) * 2;
+            outbox.wants_room |= tail - outbox.judged_head > outbox.free_below();
+            outbox.judged_head = outbox.published_head;
         }
         let inbox = &mut self.inbox;
         inbox.take_head(slot);
@@ -514,7 +599,7 @@ impl Inbox {
             return None;
         }
         let before = self.rings;
-        let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
+        let size_max = (self.capacity.max(RECORD_MAX + 64) as usize).next_power_of_two();
         self.rings.release(session.memory(), self.head, self.tail);
         // As for connections, the second ring takes the whole capacity, because there is no third.
         let end_wanted = match self.rings.current {
@@ -540,13 +625,25 @@ impl Inbox {
 }
 
 impl Outbox {
+    /// Returns how many octets may wait without any call or poll(2) of the application waiting for room: half
+    /// of the limit (`DatagramSocket::is_writable` of the library), and no more than leaves room for the
+    /// longest call.
+    fn free_below(&self) -> u64 {
+        u64::from((self.limit / 2).min(self.limit.saturating_sub(CALL_MAX)))
+    }
+
     /// Publishes how much was sent. Returns OUT if the application may be waiting for room that there is now.
     fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) -> Ready {
+        if slot.send_limit() != self.limit {
+            slot.set_send_limit(self.limit);
+        }
         if self.head != self.published_head {
             self.published_head = self.head;
             slot.set_acknowledged(self.head);
-            if self.wants_room && (self.tail - self.head) * 3 < u64::from(self.limit) * 2 {
-                self.wants_room = false;
+            let waiting = self.tail - self.head;
+            if self.wants_room && waiting * 2 <= u64::from(self.limit) {
+                // A long call may need more room than poll(2) asks for.
+                self.wants_room = waiting > self.free_below();
                 return Ready::OUT;
             }
         }

@@ -21,8 +21,7 @@ fn pair(send_log2: u8, receive_log2: u8) -> (Net, App, App) {
     let arena = ArenaConfig { send_log2, receive_log2, ..ARENA };
     let mut server = App::attach_with(net.stack(0), 1, arena);
     let client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(addr(1), 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(addr(1), 80), 64);
     (net, server, client)
 }
 
@@ -162,8 +161,7 @@ fn connections_that_are_closed_beyond_the_limit_of_orphans_are_reset() {
     let mut net = Net::new(vec![Stack::with(1, |config| config.orphans_max = 2), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let pairs: Vec<(Socket, Socket)> = (0..3).map(|_| open(&mut net, &mut server, &mut client)).collect();
     for (s, _) in &pairs {
         // This is more than the peer's window takes.
@@ -189,6 +187,7 @@ fn who_has_room_no_longer_because_buffers_have_become_small_is_told_of_room() {
     let (s, c) = open(&mut net, &mut server, &mut client);
     // This is a quarter of its buffer; its peer does not read yet.
     assert_eq!(server.write(s, &[7; 64 << 10]), 64 << 10);
+    server.forget_ready();
     for _ in 0..4 {
         let (lazy, _) = open(&mut net, &mut server, &mut client);
         server.write(lazy, &vec![1; 1 << 20]);
@@ -207,8 +206,7 @@ fn who_has_room_no_longer_because_buffers_have_become_small_is_told_of_room() {
 fn a_session_that_holds_nothing_is_served_while_another_has_taken_all_memory() {
     let (mut net, mut server, mut client) = pair(22, 22);
     let mut other = App::attach(net.stack(0), 3);
-    other.listen(78, Endpoint::new(addr(1), 81), 64);
-    net.settle();
+    other.listen(&mut net, 78, Endpoint::new(addr(1), 81), 64);
     let mut peer = App::attach(net.stack(1), 4);
     let c = peer.connect(Endpoint::new(addr(1), 81));
     net.settle();
@@ -222,7 +220,7 @@ fn a_session_that_holds_nothing_is_served_while_another_has_taken_all_memory() {
         assert_eq!(peer.write(c, &[round; 1000]), 1000);
         net.wait(Duration::from_millis(20));
         got += other.read(s).len();
-        other.kick(s);
+        other.raw().kick(s);
         // The window is small: some of it may wait for the next round.
         assert!(got >= usize::from(round) * 1000, "round {round}: {got}");
     }
@@ -299,7 +297,7 @@ fn nothing_new_begins_while_the_stack_has_no_memory_and_who_gets_on_stays() {
     let is_accepted = (0..200).any(|_| {
         net.wait(Duration::from_millis(50));
         // An earlier offer, made because its session holds little by now, was not claimed in time.
-        server.claim().is_some_and(|(_, holds)| holds)
+        server.accept().is_some()
     });
     assert!(is_accepted, "the SYN was sent again");
 }
@@ -308,8 +306,7 @@ fn nothing_new_begins_while_the_stack_has_no_memory_and_who_gets_on_stays() {
 fn who_holds_little_begins_and_stays_while_another_has_taken_all_memory() {
     let (mut net, mut server, mut client) = pair(22, 22);
     let mut modest = App::attach(net.stack(0), 3);
-    modest.listen(78, Endpoint::new(addr(1), 81), 64);
-    net.settle();
+    modest.listen(&mut net, 78, Endpoint::new(addr(1), 81), 64);
     let mut peer = App::attach(net.stack(1), 4);
     let at = Endpoint::new(addr(1), 81);
     let c = peer.connect(at);
@@ -351,8 +348,7 @@ fn where_nobody_holds_much_the_largest_go_unless_that_would_be_no_help() {
         for n in 0..sessions {
             let mut server = App::attach(net.stack(0), 10 + n);
             let at = Endpoint::new(addr(1), 1000 + n as u16);
-            server.listen(100 + u64::from(n), at, 4);
-            net.settle();
+            server.listen(&mut net, 100 + u64::from(n), at, 4);
             let c = client.connect(at);
             net.settle();
             let s = server.accept().expect("the connection");
@@ -417,8 +413,7 @@ fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
     for n in 0..2 {
         let mut app = App::attach(net.stack(0), 3 + n);
         let at = Endpoint::new(addr(1), 81 + n as u16);
-        app.listen(78 + u64::from(n), at, 64);
-        net.settle();
+        app.listen(&mut net, 78 + u64::from(n), at, 64);
         let mut accepted = Vec::new();
         for _ in 0..24 {
             let c = client.connect(at);
@@ -485,7 +480,7 @@ fn what_a_peer_sent_before_it_reset_the_connection_can_be_read() {
     net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
     net.wait(Duration::from_millis(500));
     for (_, c) in &all {
-        client.close_as(*c, atoll_ipc::command::CloseMode::Abort);
+        client.reset(*c);
     }
     net.wait(Duration::from_secs(4));
     for (s, _) in all {
@@ -529,8 +524,7 @@ fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
 fn who_holds_little_and_stands_still_stays_though_those_who_hold_much_get_on() {
     let (mut net, mut server, mut client) = pair(22, 22);
     let mut modest = App::attach(net.stack(0), 3);
-    modest.listen(78, Endpoint::new(addr(1), 81), 64);
-    net.settle();
+    modest.listen(&mut net, 78, Endpoint::new(addr(1), 81), 64);
     let mut peer = App::attach(net.stack(1), 4);
     let c = peer.connect(Endpoint::new(addr(1), 81));
     net.settle();

@@ -5,11 +5,11 @@ use std::vec::Vec;
 
 use atoll_base::{Addr, Duration, Endpoint, Rng, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
-use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::command::{CloseMode, DatagramKind, Protocol};
 use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::page::Stat;
 use atoll_ipc::ring::ring_bytes;
-use atoll_ipc::{Command, Memory, SocketOption};
+use atoll_ipc::{Command, Event, Memory, SocketOption};
 
 use crate::seal_pass;
 
@@ -35,12 +35,14 @@ fn random_command(rng: &mut Rng) -> Command {
     let remote = ends[rng.below(10) as usize];
     let lease = u64::from(rng.below(4));
     let token = rng.next_u32();
-    let option = SocketOption::from_u8(1 + rng.below(19) as u8).expect("1 to 19");
+    // Some numbers up to the last one are no options.
+    let option = SocketOption::from_u8(1 + rng.below(63) as u8).unwrap_or(SocketOption::Times);
     let value = if rng.below(2) == 0 { rng.next_u32() } else { rng.below(3) };
     let (reuse_addr, reuse_port, v6_only) = (rng.below(2) == 0, rng.below(2) == 0, rng.below(2) == 0);
     match rng.below(17) {
         0 => {
-            let protocol = if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp };
+            let protocol =
+                [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Raw][rng.below(4) as usize];
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
         }
         1 => Command::Release { lease },
@@ -57,7 +59,10 @@ fn random_command(rng: &mut Rng) -> Command {
         4 => Command::StopAccepting { lease },
         5 => Command::Claim { slot, generation },
         6 => Command::Connect { slot, generation, lease, local, remote },
-        7 => Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
+        7 => {
+            let kind = DatagramKind::from_u8(rng.below(3) as u8).expect("one of three");
+            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only, kind }
+        }
         8 | 9 => Command::Kick { slot, generation },
         10 => {
             let mode = if rng.below(2) == 0 { CloseMode::Abort } else { CloseMode::Graceful };
@@ -89,7 +94,7 @@ const SMALL: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 16, receive_log
 fn others_are_served_while_one_scribbles_over_its_arena() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(77, Endpoint::new(0, 80), 64);
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let mut hostile = App::attach_with(net.stack(0), 2, SMALL);
     net.settle();
     let mut client = App::attach(net.stack(1), 3);
@@ -109,15 +114,14 @@ fn others_are_served_while_one_scribbles_over_its_arena() {
         }
         for _ in 0..rng.below(4) {
             // The ring's state is garbage now; the application pushes with a fresh producer.
-            hostile.commands.reload(&hostile.arena);
-            hostile.commands.push(&hostile.arena, 1, &random_command(&mut rng).encode());
+            hostile.raw().push_anyhow(random_command(&mut rng));
         }
         if round % 20 == 0 {
             let c = client.connect(Endpoint::new(addr(1), 80));
             net.settle();
             net.wait(Duration::from_millis(1));
             // The hostile application may have connected, too.
-            let is_ours = |server: &App, s: Socket| server.peers[&s.slot].addr == addr(2).into();
+            let is_ours = |server: &App, s: Socket| server.peer(s).addr == addr(2).into();
             while let Some(s) = server.accept() {
                 if !is_ours(&server, s) {
                     server.close(s);
@@ -154,25 +158,30 @@ fn random_commands_never_panic_and_everything_comes_back() {
         let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
         let mut apps: Vec<App> = (0..3).map(|n| App::attach(net.stack(0), n)).collect();
         let mut peer = App::attach(net.stack(1), 9);
-        peer.listen(1, Endpoint::new(0, 80), 8);
+        peer.listen(&mut net, 1, Endpoint::new(0, 80), 8);
         let mut rng = Rng::new(seed);
         for _ in 0..1500 {
             let app = &mut apps[rng.below(3) as usize];
             match rng.below(8) {
                 0 => {
-                    let slot = app.open_slot_at(rng.below(4), rng.below(3) + 1);
+                    let slot = app.raw().open_slot_at(rng.below(4), rng.below(3) + 1);
                     let n = rng.below(3000) as usize;
-                    app.store(slot, &vec![1; n]);
+                    app.raw().store(slot, &vec![1; n]);
                 }
                 1 => {
-                    let _ = app.claim();
+                    for event in app.raw().events() {
+                        if let Event::ConnectionAvailable { slot, generation, .. } = event {
+                            app.raw().claim(Socket { slot, generation });
+                        }
+                    }
                 }
                 2 => {
                     let c = peer.connect(Endpoint::new(addr(1), 80 + rng.below(20) as u16));
-                    peer.write(c, b"abc");
+                    peer.raw().store(c, b"abc");
+                    peer.raw().kick(c);
                 }
                 3 => app.poll(),
-                _ => app.push(random_command(&mut rng)),
+                _ => app.raw().push(random_command(&mut rng)),
             }
             peer.poll();
             if rng.below(3) == 0 {
@@ -204,8 +213,7 @@ fn a_lie_about_positions_costs_the_liar_its_connection_only() {
     for lie in 0..4 {
         let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
         let mut server = App::attach(net.stack(0), 1);
-        server.listen(77, Endpoint::new(0, 80), 64);
-        net.settle();
+        server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
         let mut client = App::attach(net.stack(1), 3);
         let (liar, honest) =
             (client.connect(Endpoint::new(addr(1), 80)), client.connect(Endpoint::new(addr(1), 80)));
@@ -223,7 +231,7 @@ fn a_lie_about_positions_costs_the_liar_its_connection_only() {
                 client.slot(liar).set_send_tail(3);
             }
         }
-        client.kick(liar);
+        client.raw().kick(liar);
         net.settle();
         assert_eq!(
             client.state(liar).2 & atoll_ipc::slot::REPLICA_CLOSED,
@@ -240,15 +248,15 @@ fn a_lie_about_positions_costs_the_liar_its_connection_only() {
 fn noise_and_mutated_frames_never_panic() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let mut client = App::attach(net.stack(1), 3);
     let mut rng = Rng::new(5);
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for n in 0..4000 {
         if n % 40 == 0 {
             let c = client.connect(Endpoint::new(addr(1), 80));
-            client.write(c, &[3; 5000]);
+            client.raw().store(c, &[3; 5000]);
+            client.raw().kick(c);
         }
         net.now += Duration::from_micros(300);
         for i in 0..2 {
@@ -285,7 +293,7 @@ fn noise_and_mutated_frames_never_panic() {
                 );
             }
         }
-        if let Some((s, true)) = server.claim() {
+        if let Some(s) = server.accept() {
             let _ = server.read(s);
             server.close(s);
         }

@@ -21,7 +21,7 @@ fn shared_listener(acceptors: u32) -> (Net, Vec<App>, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut servers: Vec<App> = (0..acceptors).map(|n| App::attach(net.stack(0), n)).collect();
     for server in &mut servers {
-        server.listen(LEASE, ANY_80, 16);
+        server.listen(&mut net, LEASE, ANY_80, 16);
     }
     net.settle();
     let client = App::attach(net.stack(1), 100);
@@ -82,17 +82,17 @@ fn an_offer_that_is_not_claimed_goes_to_another_with_its_text() {
     net.settle();
     net.wait(Duration::from_millis(300));
     assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 1);
-    servers[0].poll();
-    assert_eq!(servers[0].removed, 1);
+    assert!(!servers[0].is_accepting(LEASE));
 
     let s = servers[1].accept().expect("offered to the other");
     assert_eq!(servers[1].read(s), b"who takes me?");
     // The first claim comes too late.
-    let (_, holds) = servers[0].claim().expect("the stale offer");
-    assert!(!holds);
+    let stale = servers[0].raw().offer();
+    assert_eq!(servers[0].accept(), None);
+    servers[0].raw().claim(stale);
     net.settle();
-    servers[0].poll();
-    assert_eq!(servers[0].verdicts, vec![false]);
+    let Socket { slot, generation } = stale;
+    assert_eq!(servers[0].raw().events(), [Event::ClaimVerdict { slot, generation, confirmed: false }]);
     // The connection works.
     client.write(c, b"!");
     net.settle();
@@ -101,7 +101,7 @@ fn an_offer_that_is_not_claimed_goes_to_another_with_its_text() {
     connect(&mut net, &mut client);
     connect(&mut net, &mut client);
     assert!(servers[0].accept().is_none());
-    servers[0].push(Command::AcceptConnection { lease: LEASE });
+    servers[0].accept_again(LEASE);
     net.settle();
     connect(&mut net, &mut client);
     assert!(servers[0].accept().is_some());
@@ -111,18 +111,12 @@ fn an_offer_that_is_not_claimed_goes_to_another_with_its_text() {
 fn a_claim_just_before_the_time_out_is_honoured() {
     let (mut net, mut servers, mut client) = shared_listener(2);
     let c = connect(&mut net, &mut client);
-    servers[0].poll();
-    let socket = servers[0].offers.pop_front().expect("offered");
     // The application has claimed in the slot, but its command is still to come.
-    let slot = servers[0].slot(socket);
-    slot.app_reset(socket.generation);
-    slot.set_holders(1);
-    assert!(slot.claim(socket.generation));
+    let socket = servers[0].raw().begin_to_accept();
     net.wait(Duration::from_millis(300));
     assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 0);
-    servers[0].poll();
-    assert_eq!((servers[0].verdicts.clone(), servers[0].removed), (vec![true], 0));
-    servers[0].push(Command::Claim { slot: socket.slot, generation: socket.generation });
+    assert_eq!((servers[0].raw().take_verdict(), servers[0].is_accepting(LEASE)), (Some(true), true));
+    servers[0].raw().tell_of_claim(socket);
     servers[0].write(socket, b"welcome");
     net.settle();
     assert_eq!(client.read(c), b"welcome");
@@ -133,19 +127,14 @@ fn a_claim_just_before_the_time_out_is_honoured() {
 fn whoever_has_lost_the_verdict_claims_again_and_is_told_again() {
     let (mut net, mut servers, mut client) = shared_listener(2);
     connect(&mut net, &mut client);
-    servers[0].poll();
-    let Socket { slot, generation } = servers[0].offers.pop_front().expect("offered");
-    let view = servers[0].slot(Socket { slot, generation });
-    view.app_reset(generation);
-    view.set_holders(1);
-    assert!(view.claim(generation));
+    let socket = servers[0].raw().begin_to_accept();
     net.wait(Duration::from_millis(300));
+    assert_eq!(servers[0].raw().take_verdict(), Some(true));
     for _ in 0..2 {
-        servers[0].push(Command::Claim { slot, generation });
+        servers[0].raw().tell_of_claim(socket);
         net.settle();
+        assert_eq!(servers[0].raw().take_verdict(), Some(true));
     }
-    servers[0].poll();
-    assert_eq!(servers[0].verdicts, vec![true; 3]);
     assert_eq!((net.stack(0).stat(Stat::Claims), net.stack(0).stat(Stat::BadCommands)), (1, 0));
 }
 
@@ -153,11 +142,8 @@ fn whoever_has_lost_the_verdict_claims_again_and_is_told_again() {
 fn text_that_arrives_between_a_claim_and_its_message_is_announced() {
     let (mut net, mut servers, mut client) = shared_listener(1);
     let c = connect(&mut net, &mut client);
-    servers[0].poll();
-    let socket = servers[0].offers.pop_front().expect("offered");
-    let slot = servers[0].slot(socket);
-    slot.app_reset(socket.generation);
-    assert!(slot.claim(socket.generation), "claimed, but the replica does not know yet");
+    // It is claimed, but the replica does not know yet.
+    let socket = servers[0].raw().begin_to_accept();
     client.write(c, b"hello");
     net.settle();
     assert!(servers[0].take_ready(socket).contains(Ready::IN));
@@ -172,8 +158,7 @@ fn a_replica_that_takes_no_frames_holds_up_nobody_else() {
     stack.out.internal_full_for = Some(atoll_base::FlowKey { k0: 1, k1: 2 });
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(0), 2);
-    server.listen(LEASE, ANY_80, 64);
-    net.settle();
+    server.listen(&mut net, LEASE, ANY_80, 64);
     for _ in 0..40 {
         connect(&mut net, &mut client);
     }
@@ -193,12 +178,11 @@ fn without_another_acceptor_the_connection_waits_for_the_first_to_return() {
         client.write(*c, &[n as u8; 6000]);
     }
     net.settle();
-    for round in 1..4 {
+    for _ in 1..4 {
         net.wait(Duration::from_millis(400));
-        servers[0].poll();
-        assert_eq!(servers[0].removed, round);
-        servers[0].offers.clear();
-        servers[0].push(Command::AcceptConnection { lease: LEASE });
+        assert!(!servers[0].is_accepting(LEASE));
+        servers[0].lose_offers(LEASE);
+        servers[0].accept_again(LEASE);
         net.settle();
     }
     let mut got: Vec<Vec<u8>> = Vec::new();
@@ -207,7 +191,7 @@ fn without_another_acceptor_the_connection_waits_for_the_first_to_return() {
         net.settle();
         servers[0].poll();
         // Its first claim shows that it accepts again.
-        assert_eq!(servers[0].offers.len() + got.len(), 5);
+        assert_eq!(servers[0].offers(LEASE) + got.len(), 5);
     }
     got.sort();
     assert_eq!(got, (0..5).map(|n| vec![n; 6000]).collect::<Vec<_>>());
@@ -222,14 +206,14 @@ fn a_trial_whose_connection_ends_is_followed_by_another() {
     let sockets: Vec<Socket> = (0..3).map(|_| connect(&mut net, &mut client)).collect();
     net.wait(Duration::from_millis(400));
     servers[0].poll();
-    servers[0].offers.clear();
-    servers[0].push(Command::AcceptConnection { lease: LEASE });
+    servers[0].lose_offers(LEASE);
+    servers[0].accept_again(LEASE);
     net.settle();
     servers[0].poll();
-    assert_eq!(servers[0].offers.len(), 1);
-    client.close_as(sockets[0], atoll_ipc::command::CloseMode::Abort);
+    assert_eq!(servers[0].offers(LEASE), 1);
+    client.reset(sockets[0]);
     net.settle();
-    servers[0].offers.clear();
+    servers[0].lose_offers(LEASE);
     servers[0].poll();
     let mut accepted = 0;
     while servers[0].accept().is_some() {
@@ -244,15 +228,14 @@ fn a_trial_whose_connection_ends_is_followed_by_another() {
 fn text_for_nobody_is_kept_up_to_a_limit_and_comes_again() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen_only(LEASE, ANY_80, 16);
-    net.settle();
+    server.listen_only(&mut net, LEASE, ANY_80, 16);
     let mut client = App::attach(net.stack(1), 2);
     let c = connect(&mut net, &mut client);
     let text: Vec<u8> = (0..20_000u32).map(|n| n as u8).collect();
     assert_eq!(client.write(c, &text), text.len());
     net.wait(Duration::from_millis(300));
     assert_eq!(net.stack(0).buffer_bytes(), 0);
-    server.push(Command::AcceptConnection { lease: LEASE });
+    server.accept_again(LEASE);
     net.settle();
     let s = server.accept().expect("offered now");
     let mut got = server.read(s);
@@ -268,8 +251,7 @@ fn text_for_nobody_is_kept_up_to_a_limit_and_comes_again() {
 fn the_backlog_bounds_the_accept_queue_and_nobody_is_lost() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen_only(LEASE, ANY_80, 4);
-    net.settle();
+    server.listen_only(&mut net, LEASE, ANY_80, 4);
     let mut client = App::attach(net.stack(1), 2);
     let sockets: Vec<Socket> = (0..20).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
     net.settle();
@@ -277,7 +259,7 @@ fn the_backlog_bounds_the_accept_queue_and_nobody_is_lost() {
     let waiting = net.stack(0).transport.cm.listeners().next().expect("one").unclaimed;
     assert_eq!(waiting, 5, "as on Linux: backlog + 1");
     assert!(net.stack(0).stat(Stat::AcceptDrops) > 0);
-    server.push(Command::AcceptConnection { lease: LEASE });
+    server.accept_again(LEASE);
     let accepted = server.accept_for(&mut net, 700);
     assert_eq!(accepted, 20);
     let open = sockets.iter().filter(|c| client.state(**c).0 == SlotState::Open);
@@ -288,8 +270,8 @@ fn the_backlog_bounds_the_accept_queue_and_nobody_is_lost() {
 fn deferred_connections_are_offered_with_their_text_or_after_the_time() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(LEASE, ANY_80, 16);
-    server.push(Command::SetListenerOption { lease: LEASE, option: SocketOption::DeferAccept, value: 2 });
+    server.listen(&mut net, LEASE, ANY_80, 16);
+    server.set_listener_option(LEASE, SocketOption::DeferAccept, 2);
     net.settle();
     let mut client = App::attach(net.stack(1), 2);
     let (talks, silent) = (connect(&mut net, &mut client), connect(&mut net, &mut client));
@@ -308,11 +290,11 @@ fn deferred_connections_are_offered_with_their_text_or_after_the_time() {
 fn connections_inherit_the_options_of_their_listener() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(LEASE, ANY_80, 16);
+    server.listen(&mut net, LEASE, ANY_80, 16);
     for (option, value) in
         [(SocketOption::NoDelay, 1), (SocketOption::SendBuffer, 5000), (SocketOption::MaxSegment, 700)]
     {
-        server.push(Command::SetListenerOption { lease: LEASE, option, value });
+        server.set_listener_option(LEASE, option, value);
     }
     net.settle();
     let mut client = App::attach(net.stack(1), 2);
@@ -332,10 +314,10 @@ fn the_end_of_a_listener_resets_what_nobody_accepted() {
     let s = servers[0].accept().expect("offered");
     let second = connect(&mut net, &mut client);
     net.settle();
-    servers[0].push(Command::Release { lease: LEASE });
+    servers[0].release(LEASE);
     net.settle();
     assert!(net.stack(0).page.has_port(false, 80), "the other still listens");
-    servers[1].push(Command::Release { lease: LEASE });
+    servers[1].release(LEASE);
     net.wait(Duration::from_millis(400));
     assert!(!net.stack(0).page.has_port(false, 80));
     assert_eq!(client.state(second).1, Cause::ConnectionReset);
@@ -441,13 +423,9 @@ fn the_listeners_of_a_dead_process_end_while_its_child_goes_on_with_its_connecti
         servers[0].slot(held).set_holders(1 << 3 | 1);
         // One more connection is on offer; it may be claimed so late that no command reports it.
         let offered = connect(&mut net, &mut client);
-        servers[0].poll();
-        let offer = servers[0].offers.pop_front().expect("offered");
+        assert_eq!(servers[0].offers(LEASE), 1);
         if is_claimed {
-            let slot = servers[0].slot(offer);
-            slot.app_reset(offer.generation);
-            slot.set_holders(1);
-            assert!(slot.claim(offer.generation));
+            servers[0].raw().begin_to_accept();
         }
         let (now, id) = (net.now, servers[0].id);
         net.stack(0).transport.member_gone(now, id, 0);
@@ -515,7 +493,7 @@ fn what_a_dead_member_stored_and_did_not_tell_counts_for_the_living() {
     let s = servers[0].accept().expect("offered");
     net.settle();
     servers[0].slot(s).set_holders(1 << 3 | 1);
-    servers[0].store(s, b"text");
+    servers[0].raw().store(s, b"text");
     let (now, id) = (net.now, servers[0].id);
     net.stack(0).transport.member_gone(now, id, 3);
     net.settle();
@@ -527,18 +505,16 @@ fn a_refused_port_is_answered_and_a_shared_one_is_not_refused() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut one = App::attach(net.stack(0), 1);
     let mut two = App::attach(net.stack(0), 2);
-    one.listen(1, ANY_80, 16);
+    one.listen(&mut net, 1, ANY_80, 16);
+    two.raw().bind(2, Protocol::Tcp, ANY_80, true);
+    two.raw().listen(2, ANY_80, 16);
     net.settle();
-    two.listen(2, ANY_80, 16);
-    net.settle();
-    two.poll();
     let causes: Vec<Cause> = two
-        .replies
+        .raw()
+        .events()
         .iter()
         .filter_map(|event| match event {
-            atoll_ipc::Event::BindReply { cause, .. } | atoll_ipc::Event::ListenReply { cause, .. } => {
-                Some(*cause)
-            }
+            Event::BindReply { cause, .. } | Event::ListenReply { cause, .. } => Some(*cause),
             _ => None,
         })
         .collect();
@@ -552,8 +528,7 @@ fn orphans_that_get_no_answer_are_given_up_with_their_arena() {
         Stack::new(2),
     ]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(LEASE, ANY_80, 16);
-    net.settle();
+    server.listen(&mut net, LEASE, ANY_80, 16);
     let mut client = App::attach(net.stack(1), 2);
     let c = connect(&mut net, &mut client);
     let s = server.accept().expect("offered");
@@ -577,16 +552,16 @@ fn who_waits_for_text_for_a_listener_that_is_gone_waits_no_longer() {
         let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
         let mut server = App::attach(net.stack(0), 1);
         let mut client = App::attach(net.stack(1), 2);
-        server.listen(LEASE, Endpoint::new(0, 80), 64);
+        server.listen(&mut net, LEASE, Endpoint::new(0, 80), 64);
         let option = atoll_ipc::SocketOption::DeferAccept;
-        server.push(Command::SetListenerOption { lease: LEASE, option, value: 40_000 });
+        server.set_listener_option(LEASE, option, 40_000);
         net.settle();
         let c = client.connect(Endpoint::new(addr(1), 80));
         net.settle();
         net.stack(0).transport.publish_stats();
         assert_eq!(net.stack(0).stat(Stat::Connections), 1);
         if by_release {
-            server.push(Command::Release { lease: LEASE });
+            server.release(LEASE);
         } else {
             let (now, id) = (net.now, server.id);
             net.stack(0).transport.close_session(now, id);
@@ -634,13 +609,9 @@ fn asked_listener(processes: u32) -> (Net, Vec<App>, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut servers: Vec<App> = (0..processes).map(|n| App::attach(net.stack(0), n)).collect();
     for server in &mut servers {
-        server.listen_only(LEASE, ANY_80, 16);
+        server.listen_only(&mut net, LEASE, ANY_80, 16);
     }
     net.settle();
-    for server in &mut servers {
-        server.poll();
-        server.replies.clear();
-    }
     let client = App::attach(net.stack(1), 100);
     (net, servers, client)
 }
@@ -649,10 +620,9 @@ const NONE: Event = Event::ConnectionsWait { listener: LEASE, waiting: false, an
 const TOLD: Event = Event::ConnectionsWait { listener: LEASE, waiting: true, answers: false };
 
 fn ask(net: &mut Net, app: &mut App, takes: bool) -> Vec<Event> {
-    app.push(Command::AskConnection { lease: LEASE, takes });
+    app.raw().push(Command::AskConnection { lease: LEASE, takes });
     net.settle();
-    app.poll();
-    std::mem::take(&mut app.replies)
+    app.raw().events()
 }
 
 #[test]
@@ -682,12 +652,9 @@ fn one_who_was_told_none_hears_of_the_next_one_and_the_other_when_it_does_not_co
         assert_eq!(ask(&mut net, server, false), [NONE]);
     }
     let c = connect(&mut net, &mut client);
-    servers.iter_mut().for_each(App::poll);
-    assert_eq!((servers[0].replies.clone(), servers[1].replies.clone()), (vec![TOLD], vec![]));
+    assert_eq!((servers[0].raw().events(), servers[1].raw().events()), (vec![TOLD], vec![]));
     net.wait(Duration::from_millis(300));
-    servers[1].poll();
-    assert_eq!(servers[1].replies, [TOLD]);
-    servers[1].replies.clear();
+    assert_eq!(servers[1].raw().events(), [TOLD]);
     assert_eq!(ask(&mut net, &mut servers[1], true), []);
     let s = servers[1].accept().expect("given");
     servers[1].write(s, b"late");

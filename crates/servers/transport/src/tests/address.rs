@@ -4,11 +4,10 @@ use std::vec;
 
 use atoll_base::{Duration, Endpoint};
 use atoll_ip::V4Address;
+use atoll_ipc::Cause;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Cause, Command};
 
 use super::kit::{App, Net, Stack, addr};
-use super::limits::{first_record, record, udp_open};
 
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 
@@ -32,7 +31,7 @@ fn stacks() -> (Net, App, App) {
 #[test]
 fn connections_of_an_address_that_is_gone_wait_for_it() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     set(&mut net, has(1));
     let c = client.connect(HTTP);
     net.settle();
@@ -63,19 +62,17 @@ fn without_an_address_there_is_no_way() {
     let c = own.connect(remote);
     net.settle();
     assert_eq!(own.state(c).1, Cause::NetworkUnreachable);
-    let bound = own.open_slot();
-    let (slot, generation) = (bound.slot, bound.generation);
-    own.push(Command::Connect { slot, generation, lease: 0, local: Endpoint::new(addr(1), 0), remote });
+    let bound = own.raw().connect(0, Endpoint::new(addr(1), 0), remote);
     net.settle();
     assert_eq!(own.state(bound).1, Cause::AddressNotAvailable);
     // The stack reaches itself nevertheless.
-    own.listen(78, Endpoint::new(0x7f00_0001, 80), 16);
+    own.listen(&mut net, 78, Endpoint::new(0x7f00_0001, 80), 16);
     let c = own.connect(Endpoint::new(0x7f00_0001, 80));
     net.settle();
     assert_eq!(own.state(c).1, Cause::None);
     assert!(own.accept().is_some());
     // With an address there is a route, which is reported at once.
-    other.listen(79, Endpoint::new(0, 80), 16);
+    other.listen(&mut net, 79, Endpoint::new(0, 80), 16);
     set(&mut net, has(1));
     assert_eq!(net.stack(0).page.v4().map(|own| (own.addr, own.prefix_len)), Some((addr(1), 24)));
     let c = own.connect(remote);
@@ -90,17 +87,16 @@ fn without_an_address_there_is_no_way() {
 fn datagrams_do_not_leave_from_an_address_that_is_gone() {
     let (mut net, mut own, mut other) = stacks();
     let peer = Endpoint::new(addr(2), 53);
-    let s = udp_open(&mut other, Endpoint::new(0, 53), Endpoint::default());
+    let s = other.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
     set(&mut net, has(1));
-    let bound = udp_open(&mut own, Endpoint::new(addr(1), 5000), Endpoint::default());
-    let any = udp_open(&mut own, Endpoint::new(0, 5001), Endpoint::default());
+    let bound = own.open_datagrams(&mut net, Endpoint::new(addr(1), 5000), Endpoint::default());
+    let any = own.open_datagrams(&mut net, Endpoint::new(0, 5001), Endpoint::default());
     net.settle();
     set(&mut net, has(3));
     for socket in [bound, any] {
-        own.write(socket, &record(peer, b"hello"));
+        own.send(socket, peer, b"hello");
     }
     net.settle();
     assert_eq!([bound, any].map(|socket| own.state(socket).1), [Cause::NetworkUnreachable, Cause::None]);
-    let (head, text) = first_record(&other.read(s));
-    assert_eq!((head.peer, text), (Endpoint::new(addr(3), 5001), b"hello".to_vec()));
+    assert_eq!(other.receive(s), Some((Endpoint::new(addr(3), 5001), b"hello".to_vec())));
 }

@@ -7,7 +7,7 @@ use atoll_base::{Duration, Endpoint};
 use atoll_ip::ChecksumOffload;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, SlotState};
-use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
+use atoll_ipc::{Cause, Ready, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr, meet};
 
@@ -31,7 +31,7 @@ fn a_request_is_answered_and_both_sides_close() {
     let (mut net, mut server, mut client, s, c) = connected();
     assert!(client.take_ready(c).contains(Ready::OUT));
     assert_eq!(server.state(s).0, SlotState::Open);
-    assert_eq!((server.slot(s).local(), server.peers[&s.slot].addr), (HTTP, addr(2).into()));
+    assert_eq!((server.slot(s).local(), server.peer(s).addr), (HTTP, addr(2).into()));
 
     client.write(c, b"GET / HTTP/1.0\r\n\r\n");
     net.settle();
@@ -45,9 +45,7 @@ fn a_request_is_answered_and_both_sides_close() {
     assert_eq!(client.state(c).2, REPLICA_FIN);
     client.close(c);
     net.settle();
-    server.poll();
-    client.poll();
-    assert_eq!((server.done.clone(), client.done.clone()), (vec![s], vec![c]));
+    assert!(server.is_done(s) && client.is_done(c));
     assert_eq!(server.state(s).0, SlotState::Free);
 
     // The end that closed first remembers the connection, for a minute.
@@ -67,8 +65,7 @@ fn two_sockets_of_one_stack_reach_each_other_over_the_internal_link() {
         let mut net = Net::new(vec![Stack::new(1)]);
         let mut server = App::attach(net.stack(0), 1);
         let mut client = App::attach(net.stack(0), 2);
-        server.listen(77, Endpoint::new(0, 80), 16);
-        net.settle();
+        server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
         let c = client.connect(target);
         net.settle();
         let s = server.accept().expect("offered");
@@ -108,8 +105,7 @@ fn nobody_listening_refuses_and_nobody_there_is_unreachable() {
         client.close(socket);
     }
     net.settle();
-    client.poll();
-    assert_eq!(client.done.len(), 3);
+    assert!([c, nobody, no_way].into_iter().all(|socket| client.is_done(socket)));
     net.stack(1).buffer_bytes();
     assert_eq!(net.stack(1).stat(Stat::Connections), 0);
 }
@@ -172,9 +168,8 @@ fn marks_and_lifetimes_are_on_every_packet() {
     client.write(c, b"as usual");
     assert_eq!(headers(&mut net), [(0, 64)]);
     net.wait(Duration::from_millis(500));
-    let Socket { slot, generation } = c;
     for (option, value) in [(SocketOption::TypeOfService, 0x10), (SocketOption::TimeToLive, 3)] {
-        client.push(Command::SetOption { slot, generation, option, value });
+        client.set_option(c, option, value);
     }
     client.write(c, b"with a mark");
     assert_eq!(headers(&mut net), [(0x10, 3)]);
@@ -223,18 +218,9 @@ fn bells_ring_once_for_each_sleep() {
 fn a_listening_port_is_published_and_taken_back() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    server.poll();
-    assert!(matches!(
-        server.replies[..],
-        [
-            Event::BindReply { token: 1, cause: Cause::None, port: 80, .. },
-            Event::ListenReply { token: 2, cause: Cause::None, .. },
-        ]
-    ));
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     assert!(net.stack(0).page.has_port(false, 80));
-    server.push(Command::Release { lease: 77 });
+    server.release(77);
     net.settle();
     assert!(!net.stack(0).page.has_port(false, 80));
 }
@@ -242,11 +228,7 @@ fn a_listening_port_is_published_and_taken_back() {
 #[test]
 fn info_is_written_to_the_arena() {
     let (mut net, _server, mut client, _s, c) = connected();
-    client.push(Command::Info { token: 9, slot: c.slot, generation: c.generation });
-    net.settle();
-    client.poll();
-    assert!(matches!(client.replies[..], [Event::InfoReply { token: 9, cause: Cause::None }]));
-    let info = atoll_ipc::info::Info::load(&client.arena, atoll_ipc::arena::INFO);
+    let info = client.info(&mut net, c);
     assert_eq!((info.state, info.snd_mss), (1, 1448));
     let now = net.now;
     assert_eq!(net.stack(0).transport.sockets(now).count(), 2);
@@ -256,7 +238,7 @@ fn info_is_written_to_the_arena() {
 fn sockets_are_listed_in_slices_of_any_size() {
     let (mut net, _server, mut client, _s, _c) = connected();
     for port in 0..20u16 {
-        client.listen_only(100 + u64::from(port), Endpoint::new(0, 5000 + port), 5);
+        client.listen_only(&mut net, 100 + u64::from(port), Endpoint::new(0, 5000 + port), 5);
     }
     net.settle();
     let (now, transport) = (net.now, &net.stack(1).transport);

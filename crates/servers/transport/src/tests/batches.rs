@@ -13,7 +13,6 @@ use atoll_ipc::{Cause, Ready};
 
 use super::flood::spoofed_syns;
 use super::kit::{ARENA, App, Net, Socket, Stack, addr};
-use super::limits::{record, udp_open};
 
 /// The number of frames that a replica takes from its device in a round (`bin/atoll/src/replica.rs`).
 const BATCH: usize = 64;
@@ -25,19 +24,19 @@ fn datagram(len: usize) -> (Net, App, Socket, Vec<u8>) {
     let mut app =
         App::attach_with(net.stack(0), 1, ArenaConfig { slots: 1 << 14, receive_log2: 26, ..ARENA });
     let mut client = App::attach(net.stack(1), 2);
-    let s = udp_open(&mut app, Endpoint::new(0, 53), Endpoint::default());
-    let c = udp_open(&mut client, Endpoint::new(0, 54), Endpoint::default());
+    let s = app.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 54), Endpoint::default());
     net.settle();
     // The neighbour is known after the first datagram.
     for _ in 0..2 {
-        client.write(c, &record(Endpoint::new(addr(1), 53), &vec![7; len]));
+        client.send(c, Endpoint::new(addr(1), 53), &vec![7; len]);
         let now = net.now;
         net.stack(1).round(now);
         if app.slot(s).receive_tail() > 0 {
             break;
         }
         net.settle();
-        app.read(s);
+        app.receive(s);
     }
     let frame = net.stack(1).out.outside.pop_front().expect("a datagram");
     (net, app, s, frame)
@@ -45,17 +44,7 @@ fn datagram(len: usize) -> (Net, App, Socket, Vec<u8>) {
 
 /// Opens `count` more sockets at the port.
 fn open_many(net: &mut Net, app: &mut App, count: usize) -> Vec<Socket> {
-    let open = |n| {
-        let socket = udp_open(app, Endpoint::new(0, 53), Endpoint::default());
-        if n % 16 == 15 {
-            net.settle();
-            app.poll();
-        }
-        socket
-    };
-    let sockets = (0..count).map(open).collect();
-    net.settle();
-    sockets
+    (0..count).map(|_| app.open_datagrams(net, Endpoint::new(0, 53), Endpoint::default())).collect()
 }
 
 /// Addresses the datagram to all stations on the link.
@@ -107,12 +96,12 @@ fn a_session_has_no_more_sockets_at_a_port_than_a_datagram_is_copied_to_in_one_g
     assert_eq!(causes[255], Cause::NoBuffers);
     // Another program has its own sockets, and this one others.
     let mut other = App::attach(net.stack(0), 9);
-    let others = udp_open(&mut other, Endpoint::new(0, 53), Endpoint::default());
-    let elsewhere = udp_open(&mut app, Endpoint::new(0, 55), Endpoint::default());
+    let others = other.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let elsewhere = app.open_datagrams(&mut net, Endpoint::new(0, 55), Endpoint::default());
     net.settle();
     assert_eq!((other.state(others).1, app.state(elsewhere).1), (Cause::None, Cause::None));
     app.close(sockets[0]);
-    let again = udp_open(&mut app, Endpoint::new(0, 53), Endpoint::default());
+    let again = app.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
     net.settle();
     assert_eq!(app.state(again).1, Cause::None);
 }
@@ -161,7 +150,13 @@ fn batches_of_one_session() {
     for len in [1, 1400] {
         let (mut net, mut app, socket, frame) = datagram(len);
         let name = std::format!("datagrams of {len} octets that are read");
-        measure(&name, &mut net, || frame.clone(), || drop(app.read(socket)), Stat::DatagramsDropped);
+        measure(
+            &name,
+            &mut net,
+            || frame.clone(),
+            || while app.receive(socket).is_some() {},
+            Stat::DatagramsDropped,
+        );
         let (mut net, _app, _, frame) = datagram(len);
         // This continues until the batch is full.
         let now = net.now;
@@ -187,8 +182,7 @@ fn batches_of_one_session() {
     for (name, backlog) in [("SYNs to a long queue", 1 << 14), ("SYNs to a full queue", 8)] {
         let mut net = Net::new(vec![Stack::with(1, |config| config.backlog_max = 1 << 14), Stack::new(2)]);
         let mut app = App::attach(net.stack(0), 1);
-        app.listen(77, Endpoint::new(0, 80), backlog);
-        net.settle();
+        app.listen(&mut net, 77, Endpoint::new(0, 80), backlog);
         let mut syns = spoofed_syns(20_000);
         let mut next = || syns.next().expect("there are enough");
         measure(name, &mut net, &mut next, || {}, Stat::SynCookiesSent);

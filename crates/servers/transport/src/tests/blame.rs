@@ -4,6 +4,7 @@ use std::vec;
 
 use atoll_base::{Duration, Endpoint, SessionId};
 use atoll_ipc::arena::CUT_OFF;
+use atoll_ipc::command::Protocol;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
@@ -31,9 +32,8 @@ fn scene() -> Scene {
     let mut honest = App::attach(net.stack(0), 1);
     let mut rogue = App::attach(net.stack(0), 9);
     let mut client = App::attach(net.stack(1), 2);
-    honest.listen(77, Endpoint::new(0, 80), 16);
-    rogue.listen(78, Endpoint::new(0, 81), 16);
-    net.settle();
+    honest.listen(&mut net, 77, Endpoint::new(0, 80), 16);
+    rogue.listen(&mut net, 78, Endpoint::new(0, 81), 16);
     let mut meet = |server: &mut App, port: u16| {
         let c = client.connect(Endpoint::new(addr(1), port));
         net.settle();
@@ -97,11 +97,10 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
         assert_eq!(scene.client.state(c).2 & ENDED, ENDED);
         // Its commands are not read.
         scene.rogue.poll();
-        scene.rogue.replies.clear();
-        scene.rogue.listen(79, Endpoint::new(0, 82), 16);
+        scene.rogue.raw().bind(79, Protocol::Tcp, Endpoint::new(0, 82), true);
+        scene.rogue.raw().listen(79, Endpoint::new(0, 82), 16);
         scene.net.wait(Duration::from_secs(1));
-        scene.rogue.poll();
-        assert!(scene.rogue.replies.is_empty());
+        assert_eq!(scene.rogue.raw().events(), []);
         let refused = scene.client.connect(Endpoint::new(addr(1), 81));
         scene.net.wait(Duration::from_secs(1));
         assert_ne!(scene.client.state(refused).2 & REPLICA_CLOSED, 0, "nobody listens there any more");
@@ -243,7 +242,7 @@ fn a_session_may_be_cut_off_where_nobody_has_died() {
     let (s, c) = scene.rogue_ends;
     assert_eq!(scene.rogue.state(s).2 & ENDED, ENDED);
     assert_eq!(scene.client.state(c).2 & ENDED, ENDED);
-    scene.rogue.push(Command::AcceptConnection { lease: 78 });
+    scene.rogue.raw().push(Command::AcceptConnection { lease: 78 });
     let refused = scene.client.connect(Endpoint::new(addr(1), 81));
     scene.net.wait(Duration::from_secs(1));
     assert_ne!(scene.client.state(refused).2 & REPLICA_CLOSED, 0);
@@ -272,9 +271,9 @@ fn both_ends_of_a_connection_whose_record_is_damaged_hear_of_it() {
     assert_eq!(scene.client.state(c).2 & ENDED, ENDED);
     assert!(scene.talks(scene.honest_ends, false));
     // The slot is the application's until it closes it.
+    assert!(!scene.rogue.is_done(s));
     scene.rogue.close(s);
     scene.net.settle();
-    scene.rogue.poll();
-    assert!(scene.rogue.done.contains(&s));
+    assert!(scene.rogue.is_done(s));
     assert!(scene.net.stack(0).stat(Stat::ResetsOut) > 0);
 }

@@ -5,9 +5,6 @@ use std::vec::Vec;
 
 use atoll_base::Endpoint;
 use atoll_ip::ChecksumOffload;
-use atoll_ipc::Command;
-use atoll_ipc::arena::INFO;
-use atoll_ipc::info::Info;
 use atoll_ipc::page::Stat;
 
 use super::kit::{App, Net, Socket, Stack, addr};
@@ -51,7 +48,7 @@ fn arrive(net: &mut Net, frames: impl Iterator<Item = Vec<u8>>) {
 fn flooded() -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
+    server.listen(&mut net, LEASE, Endpoint::new(0, 80), BACKLOG);
     let client = App::attach(net.stack(1), 2);
     net.settle();
     arrive(&mut net, spoofed_syns(FLOOD));
@@ -60,12 +57,6 @@ fn flooded() -> (Net, App, App) {
     assert!((BACKLOG..FLOOD.into()).contains(&embryonic), "{embryonic} are remembered");
     assert_eq!(net.stack(0).stat(Stat::SynCookiesSent), u64::from(FLOOD) - u64::from(embryonic));
     (net, server, client)
-}
-
-fn info(net: &mut Net, app: &mut App, socket: Socket) -> Info {
-    app.push(Command::Info { token: 1, slot: socket.slot, generation: socket.generation });
-    net.settle();
-    Info::load(&app.arena, INFO)
 }
 
 #[test]
@@ -85,7 +76,7 @@ fn a_connection_through_a_flood_keeps_its_options_and_its_text() {
         net.settle();
     }
     assert!(got == text);
-    let (at_server, at_client) = (info(&mut net, &mut server, s), info(&mut net, &mut client, c));
+    let (at_server, at_client) = (server.info(&mut net, s), client.info(&mut net, c));
     // The bits are timestamps, SACK, and window scaling.
     assert_eq!((at_server.options & 7, at_client.options & 7), (7, 7));
     assert_eq!((at_server.snd_wscale, at_server.rcv_wscale), (at_client.rcv_wscale, at_client.snd_wscale));
@@ -110,8 +101,7 @@ fn a_crowd_at_a_small_backlog_is_answered_at_once() {
     for (crowd, backlog) in [(40, 5), (250, 1), (250, 128)] {
         let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
         let mut server = App::attach(net.stack(0), 1);
-        server.listen(LEASE, Endpoint::new(0, 80), backlog);
-        net.settle();
+        server.listen(&mut net, LEASE, Endpoint::new(0, 80), backlog);
         arrive(&mut net, spoofed_syns(crowd));
         let now = net.now;
         net.stack(0).round(now);
@@ -130,7 +120,7 @@ fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answer
     client.connect(SERVER);
     net.settle();
     assert!(server.accept().is_some(), "the stations know each other");
-    server.push(Command::StopAccepting { lease: LEASE });
+    server.stop_accepting(LEASE);
     net.settle();
     let crowd: Vec<Socket> = (0..4 * BACKLOG).map(|_| client.connect(SERVER)).collect();
     let now = net.now;
@@ -157,7 +147,7 @@ fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answer
     }
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 1 + u64::from(4 * BACKLOG));
-    server.push(Command::AcceptConnection { lease: LEASE });
+    server.accept_again(LEASE);
     assert_eq!(server.accept_for(&mut net, 700), crowd.len());
 }
 
@@ -165,8 +155,7 @@ fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answer
 fn without_a_flood_an_acknowledgement_of_nothing_is_reset() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
-    server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
-    net.settle();
+    server.listen(&mut net, LEASE, Endpoint::new(0, 80), BACKLOG);
     // These have ACK in place of SYN.
     let acks = spoofed_syns(20).map(|mut syn| {
         syn[14 + 20 + 13] = 0x10;
@@ -182,7 +171,7 @@ fn without_a_flood_an_acknowledgement_of_nothing_is_reset() {
 fn a_full_accept_queue_lets_no_cookie_in_until_there_is_room() {
     let (mut net, mut server, mut client) = flooded();
     // The server accepts nothing more.
-    server.push(Command::StopAccepting { lease: LEASE });
+    server.stop_accepting(LEASE);
     net.settle();
     let sockets: Vec<Socket> = (0..BACKLOG + 1).map(|_| client.connect(SERVER)).collect();
     net.settle();
@@ -196,7 +185,7 @@ fn a_full_accept_queue_lets_no_cookie_in_until_there_is_room() {
     let late = client.connect(SERVER);
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::SynCookiesSent), before);
-    server.push(Command::AcceptConnection { lease: LEASE });
+    server.accept_again(LEASE);
     let accepted = server.accept_for(&mut net, 50);
     assert_eq!(accepted, sockets.len() + 1, "{late:?}");
 }

@@ -6,13 +6,12 @@ use std::vec::Vec;
 use atoll_base::{Addr, Endpoint};
 use atoll_ipc::datagram::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Command, Ready, SocketOption};
+use atoll_ipc::{Cause, Ready, SocketOption};
 use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{Mac, ethernet, icmpv6, ipv6};
 
 use super::kit::{App, Net, Socket, Stack, addr, addr_v6};
-use super::limits::{first_record, record, udp_open};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 53);
 
@@ -21,15 +20,14 @@ fn pair(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
-    let c = udp_open(&mut client, Endpoint::new(0, 5000), SERVER);
-    let Socket { slot, generation } = c;
-    client.push(Command::SetOption { slot, generation, option: SocketOption::MtuDiscover, value: discover });
+    let s = server.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 5000), SERVER);
+    client.set_option(c, SocketOption::MtuDiscover, discover);
     net.settle();
     // Both know their neighbours.
-    client.write(c, &record(SERVER, b"first"));
+    client.send(c, SERVER, b"first");
     net.settle();
-    assert_eq!(first_record(&server.read(s)).1, b"first");
+    assert_eq!(server.receive(s).expect("a datagram").1, b"first");
     (net, (server, s), (client, c))
 }
 
@@ -62,10 +60,9 @@ fn too_big(quoted: &[u8]) -> Vec<u8> {
 fn a_datagram_of_every_size_arrives() {
     let (mut net, (mut server, s), (mut client, c)) = pair(1);
     for len in [1472, 1473, 2952, 2953, 30_000, DATAGRAM_MAX_V4 as usize] {
-        let sent = client.write(c, &record(SERVER, &text(len)));
-        assert!(sent > len, "there is room for {len}");
+        client.send(c, SERVER, &text(len));
         net.settle();
-        assert!(first_record(&server.read(s)).1 == text(len), "{len}");
+        assert!(server.receive(s).expect("a datagram").1 == text(len), "{len}");
     }
     net.stack(1).transport.publish_stats();
     net.stack(0).transport.publish_stats();
@@ -79,29 +76,23 @@ fn a_datagram_of_every_size_arrives() {
 fn a_link_that_is_full_in_the_middle_of_a_datagram_gets_the_rest_later() {
     let (mut net, (mut server, s), (mut client, c)) = pair(0);
     for len in [20_000, 500, 9_000] {
-        client.write(c, &record(SERVER, &text(len)));
+        client.send(c, SERVER, &text(len));
     }
     let mut got = Vec::new();
     for _ in 0..100 {
         net.stack(1).out.room = Some(2);
         net.wait(atoll_base::Duration::from_millis(2));
-        got.extend(server.read(s));
+        got.extend(core::iter::from_fn(|| server.receive(s)).map(|(_, octets)| octets));
     }
     net.stack(1).transport.publish_stats();
     assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 14 + 7, "none is sent twice");
-    let mut rest = &got[..];
-    for len in [20_000, 500, 9_000] {
-        let (head, octets) = first_record(rest);
-        assert!(octets == text(len), "{len}");
-        rest = &rest[atoll_ipc::datagram::padded_len(head.len) as usize..];
-    }
-    assert!(rest.is_empty());
+    assert!(got == [20_000, 500, 9_000].map(text), "{} datagrams", got.len());
 }
 
 #[test]
 fn a_narrow_path_is_learned_of_and_kept_to() {
     let (mut net, (mut server, s), (mut client, c)) = pair(1);
-    client.write(c, &record(SERVER, &text(1400)));
+    client.send(c, SERVER, &text(1400));
     let now = net.now;
     let Stack { transport, out, .. } = net.stack(1);
     transport.handle_commands(now, 64);
@@ -116,9 +107,9 @@ fn a_narrow_path_is_learned_of_and_kept_to() {
     // As on Linux, a connected socket gets an error for the lost datagram.
     assert!(client.take_ready(c).contains(Ready::ERR));
     assert_eq!(client.slot(c).error(), Cause::MessageTooLong);
-    client.write(c, &record(SERVER, &text(1400)));
+    client.send(c, SERVER, &text(1400));
     net.settle();
-    assert!(first_record(&server.read(s)).1 == text(1400));
+    assert!(server.receive(s).expect("a datagram").1 == text(1400));
     net.stack(1).transport.publish_stats();
     assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
 }
@@ -127,9 +118,9 @@ fn a_narrow_path_is_learned_of_and_kept_to() {
 fn sockets_that_forbid_fragments_are_refused() {
     for (discover, refused) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false)] {
         let (mut net, (mut server, s), (mut client, c)) = pair(discover);
-        client.write(c, &record(SERVER, &text(2000)));
+        client.send(c, SERVER, &text(2000));
         net.settle();
-        let arrived = !server.read(s).is_empty();
+        let arrived = server.receive(s).is_some();
         let expected = if refused { Cause::MessageTooLong } else { Cause::None };
         assert_eq!((arrived, client.slot(c).error()), (!refused, expected), "{discover}");
     }
@@ -140,8 +131,7 @@ fn connections_learn_from_each_other_what_a_path_takes() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     client.write(c, &[1; 1400]);
@@ -168,19 +158,13 @@ fn pair_v6(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
     let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    let s = udp_open(&mut server, Endpoint::at(Addr::ANY, 53), Endpoint::default());
-    let c = udp_open(&mut client, Endpoint::at(Addr::ANY, 5000), server_v6());
-    let Socket { slot, generation } = c;
-    client.push(Command::SetOption {
-        slot,
-        generation,
-        option: SocketOption::MtuDiscoverV6,
-        value: discover,
-    });
+    let s = server.open_datagrams(&mut net, Endpoint::at(Addr::ANY, 53), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::at(Addr::ANY, 5000), server_v6());
+    client.set_option(c, SocketOption::MtuDiscoverV6, discover);
     net.settle();
-    client.write(c, &record(server_v6(), b"first"));
+    client.send(c, server_v6(), b"first");
     net.settle();
-    assert_eq!(first_record(&server.read(s)).1, b"first");
+    assert_eq!(server.receive(s).expect("a datagram").1, b"first");
     (net, (server, s), (client, c))
 }
 
@@ -214,10 +198,9 @@ fn too_big_v6(quoted: &[u8]) -> Vec<u8> {
 fn a_datagram_of_every_size_arrives_over_ipv6() {
     let (mut net, (mut server, s), (mut client, c)) = pair_v6(1);
     for len in [1452, 1453, 2888, 2889, 30_000, DATAGRAM_MAX as usize] {
-        let sent = client.write(c, &record(server_v6(), &text(len)));
-        assert!(sent > len, "there is room for {len}");
+        client.send(c, server_v6(), &text(len));
         net.settle();
-        assert!(first_record(&server.read(s)).1 == text(len), "{len}");
+        assert!(server.receive(s).expect("a datagram").1 == text(len), "{len}");
     }
     net.stack(1).transport.publish_stats();
     net.stack(0).transport.publish_stats();
@@ -241,16 +224,10 @@ fn sockets_that_forbid_fragments_of_ipv6_are_refused() {
         (5, 1, true),
     ] {
         let (mut net, (mut server, s), (mut client, c)) = pair_v6(discover);
-        let Socket { slot, generation } = c;
-        client.push(Command::SetOption {
-            slot,
-            generation,
-            option: SocketOption::DontFragmentV6,
-            value: dont,
-        });
-        client.write(c, &record(server_v6(), &text(2000)));
+        client.set_option(c, SocketOption::DontFragmentV6, dont);
+        client.send(c, server_v6(), &text(2000));
         net.settle();
-        let arrived = !server.read(s).is_empty();
+        let arrived = server.receive(s).is_some();
         let expected = if refused { Cause::MessageTooLong } else { Cause::None };
         assert_eq!((arrived, client.slot(c).error()), (!refused, expected), "{discover} {dont}");
     }
@@ -259,7 +236,7 @@ fn sockets_that_forbid_fragments_of_ipv6_are_refused() {
 #[test]
 fn a_narrow_path_of_ipv6_is_kept_to_by_datagrams_and_connections_that_come_later() {
     let (mut net, (mut server, s), (mut client, c)) = pair_v6(1);
-    client.write(c, &record(server_v6(), &text(1400)));
+    client.send(c, server_v6(), &text(1400));
     let now = net.now;
     let Stack { transport, out, .. } = net.stack(1);
     transport.handle_commands(now, 64);
@@ -271,14 +248,13 @@ fn a_narrow_path_of_ipv6_is_kept_to_by_datagrams_and_connections_that_come_later
     net.settle();
     assert!(client.take_ready(c).contains(Ready::ERR));
     assert_eq!(client.slot(c).error(), Cause::MessageTooLong);
-    client.write(c, &record(server_v6(), &text(1400)));
+    client.send(c, server_v6(), &text(1400));
     net.settle();
-    assert!(first_record(&server.read(s)).1 == text(1400));
+    assert!(server.receive(s).expect("a datagram").1 == text(1400));
     net.stack(1).transport.publish_stats();
     assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
     // A connection begins with a size that fits.
-    server.listen(77, Endpoint::at(Addr::ANY, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::at(Addr::ANY, 80), 16);
     client.connect(Endpoint::at(addr_v6(1), 80));
     net.settle();
     let now = net.now;
@@ -286,9 +262,9 @@ fn a_narrow_path_of_ipv6_is_kept_to_by_datagrams_and_connections_that_come_later
     assert!(rows.len() == 1 && rows[0].pmtu == 1300, "{rows:?}");
     // After ten minutes larger sizes are tried again.
     net.wait(atoll_base::Duration::from_secs(601));
-    client.write(c, &record(server_v6(), &text(1400)));
+    client.send(c, server_v6(), &text(1400));
     net.settle();
-    assert!(first_record(&server.read(s)).1 == text(1400));
+    assert!(server.receive(s).expect("a datagram").1 == text(1400));
     net.stack(1).transport.publish_stats();
     assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
 }

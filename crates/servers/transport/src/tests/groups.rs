@@ -1,26 +1,19 @@
 //! Tests of datagrams to groups.
 
+use std::cell::Cell;
 use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Addr, Duration, Endpoint};
+use atoll_ipc::details::TimeOfDay;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Command, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr};
-use super::limits::{first_record, record, udp_open};
+use crate::Calendar;
 
 const ADDR: u32 = 0xefff_0102;
 const GROUP: Endpoint = Endpoint::new(ADDR, 5353);
-
-fn join(app: &mut App, socket: Socket, joins: bool) {
-    join_to(app, socket, ADDR.into(), joins);
-}
-
-fn join_to(app: &mut App, socket: Socket, group: Addr, joins: bool) {
-    let Socket { slot, generation } = socket;
-    app.push(Command::Group { slot, generation, group, inside: false, joins, token: 0 });
-}
 
 /// Creates two machines, each with two sockets at the group's port, of which the first two of each are
 /// members.
@@ -28,10 +21,10 @@ fn members() -> (Net, [App; 2], [[Socket; 2]; 2]) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
     let sockets = [0, 1].map(|n: usize| {
-        [(), ()].map(|()| udp_open(&mut apps[n], Endpoint::new(0, GROUP.port), Endpoint::default()))
+        [(), ()].map(|()| apps[n].open_datagrams(&mut net, Endpoint::new(0, GROUP.port), Endpoint::default()))
     });
     for (app, sockets) in apps.iter_mut().zip(&sockets) {
-        sockets.iter().for_each(|socket| join(app, *socket, true));
+        sockets.iter().for_each(|socket| app.join(*socket, ADDR.into(), true));
     }
     net.settle();
     (net, apps, sockets)
@@ -41,8 +34,7 @@ fn texts(apps: &mut [App; 2], sockets: &[[Socket; 2]; 2]) -> Vec<Option<Vec<u8>>
     let mut all = Vec::new();
     for (app, sockets) in apps.iter_mut().zip(sockets) {
         for socket in sockets {
-            let bytes = app.read(*socket);
-            all.push((!bytes.is_empty()).then(|| first_record(&bytes).1));
+            all.push(app.receive(*socket).map(|(_, text)| text));
         }
     }
     all
@@ -51,21 +43,20 @@ fn texts(apps: &mut [App; 2], sockets: &[[Socket; 2]; 2]) -> Vec<Option<Vec<u8>>
 #[test]
 fn every_member_on_every_machine_hears_it_once() {
     let (mut net, mut apps, sockets) = members();
-    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    apps[0].send(sockets[0][0], GROUP, b"hello");
     net.settle();
     assert_eq!(texts(&mut apps, &sockets), vec![Some(b"hello".to_vec()); 4], "the sender is a member, too");
     // Without IP_MULTICAST_LOOP only other machines get it.
-    let Socket { slot, generation } = sockets[0][0];
-    apps[0].push(Command::SetOption { slot, generation, option: SocketOption::MulticastLoop, value: 0 });
-    apps[0].write(sockets[0][0], &record(GROUP, b"again"));
+    apps[0].set_option(sockets[0][0], SocketOption::MulticastLoop, 0);
+    apps[0].send(sockets[0][0], GROUP, b"again");
     net.settle();
     let there = Some(b"again".to_vec());
     assert_eq!(texts(&mut apps, &sockets), [None, None, there.clone(), there]);
     // Without hops only this machine gets it.
     for (option, value) in [(SocketOption::MulticastLoop, 1), (SocketOption::MulticastTtl, 0)] {
-        apps[0].push(Command::SetOption { slot, generation, option, value });
+        apps[0].set_option(sockets[0][0], option, value);
     }
-    apps[0].write(sockets[0][0], &record(GROUP, b"here"));
+    apps[0].send(sockets[0][0], GROUP, b"here");
     net.settle();
     let here = Some(b"here".to_vec());
     assert_eq!(texts(&mut apps, &sockets), [here.clone(), here, None, None]);
@@ -74,18 +65,17 @@ fn every_member_on_every_machine_hears_it_once() {
 #[test]
 fn who_has_left_hears_nothing_and_the_last_one_closes_the_door() {
     let (mut net, mut apps, sockets) = members();
-    let Socket { slot, generation } = sockets[1][0];
-    apps[1].push(Command::SetOption { slot, generation, option: SocketOption::MulticastAll, value: 0 });
-    join(&mut apps[1], sockets[1][0], false);
+    apps[1].set_option(sockets[1][0], SocketOption::MulticastAll, 0);
+    apps[1].join(sockets[1][0], ADDR.into(), false);
     net.settle();
-    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    apps[0].send(sockets[0][0], GROUP, b"hello");
     net.settle();
     assert_eq!(texts(&mut apps, &sockets)[2..], [None, Some(b"hello".to_vec())]);
     // Closing leaves the group as well.
     apps[1].close(sockets[1][1]);
     net.settle();
     assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, ADDR));
-    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    apps[0].send(sockets[0][0], GROUP, b"hello");
     net.settle();
     assert_eq!(texts(&mut apps, &sockets)[2], None);
 }
@@ -94,7 +84,7 @@ fn who_has_left_hears_nothing_and_the_last_one_closes_the_door() {
 fn a_link_that_is_full_repeats_nothing_to_those_who_have_heard_it() {
     let (mut net, mut apps, sockets) = members();
     let before = net.stack(0).stat(Stat::DatagramsIn);
-    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    apps[0].send(sockets[0][0], GROUP, b"hello");
     net.stack(0).out.room = Some(0);
     for _ in 0..5 {
         net.wait(Duration::from_millis(2));
@@ -103,6 +93,21 @@ fn a_link_that_is_full_repeats_nothing_to_those_who_have_heard_it() {
     net.wait(Duration::from_millis(5));
     assert_eq!(net.stack(0).stat(Stat::DatagramsIn) - before, 2);
     assert_eq!(texts(&mut apps, &sockets), vec![Some(b"hello".to_vec()); 4]);
+}
+
+#[test]
+fn all_members_are_told_of_one_time() {
+    let (mut net, mut apps, sockets) = members();
+    let nanos = Cell::new(0);
+    net.stack(1).transport.set_calendar(Calendar::new(move || nanos.replace(nanos.get() + 1) + 1));
+    sockets[1].iter().for_each(|socket| apps[1].set_option(*socket, SocketOption::Times, 1));
+    net.settle();
+    apps[0].send(sockets[0][0], GROUP, b"hello");
+    net.settle();
+    for socket in sockets[1] {
+        let details = apps[1].receive_told(socket).expect("a copy").0.details;
+        assert_eq!(details.and_then(|details| details.came), TimeOfDay::from_nanos(1));
+    }
 }
 
 #[test]
@@ -116,7 +121,7 @@ fn memberships_that_make_no_sense_are_counted() {
         (generation, addr(2), true),
         (generation + 1, ADDR + 1, true),
     ] {
-        apps[0].push(Command::Group {
+        apps[0].raw().push(Command::Group {
             slot,
             generation,
             group: group.into(),
@@ -126,7 +131,7 @@ fn memberships_that_make_no_sense_are_counted() {
         });
     }
     for n in 0..94 {
-        apps[0].push(Command::Group {
+        apps[0].raw().push(Command::Group {
             slot,
             generation,
             group: (ADDR + 1 + n).into(),
@@ -151,17 +156,17 @@ fn members_of_a_group_of_ipv6_hear_it_wherever_they_are() {
     let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
     let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
     let any = Endpoint::at(Addr::ANY, GROUP_V6.port);
-    let sockets = [0, 1].map(|n: usize| [(), ()].map(|()| udp_open(&mut apps[n], any, Endpoint::default())));
+    let sockets =
+        [0, 1].map(|n: usize| [(), ()].map(|()| apps[n].open_datagrams(&mut net, any, Endpoint::default())));
     for (app, sockets) in apps.iter_mut().zip(&sockets) {
-        sockets.iter().for_each(|socket| join_to(app, *socket, ADDR_V6, true));
+        sockets.iter().for_each(|socket| app.join(*socket, ADDR_V6, true));
     }
     net.settle();
     let say = |net: &mut Net, apps: &mut [App; 2], options: &[(SocketOption, u32)], to, word: &[u8]| {
-        let Socket { slot, generation } = sockets[0][0];
         for (option, value) in options {
-            apps[0].push(Command::SetOption { slot, generation, option: *option, value: *value });
+            apps[0].set_option(sockets[0][0], *option, *value);
         }
-        apps[0].write(sockets[0][0], &record(to, word));
+        apps[0].send(sockets[0][0], to, word);
         net.settle();
         texts(apps, &sockets)
     };
@@ -182,9 +187,8 @@ fn members_of_a_group_of_ipv6_hear_it_wherever_they_are() {
     octets[1] = 0x11;
     let local = Addr::from_octets(octets);
     for (app, sockets) in apps.iter_mut().zip(&sockets) {
-        join_to(app, sockets[1], local, true);
-        let Socket { slot, generation } = sockets[0];
-        app.push(Command::SetOption { slot, generation, option: SocketOption::MulticastAllV6, value: 0 });
+        app.join(sockets[1], local, true);
+        app.set_option(sockets[0], SocketOption::MulticastAllV6, 0);
     }
     let hops = [(SocketOption::MulticastHops, 9)];
     let to = Endpoint::at(local, GROUP_V6.port);
@@ -200,13 +204,13 @@ fn a_large_datagram_to_a_group_leaves_in_parts() {
     let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
     let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
     let any = Endpoint::at(Addr::ANY, GROUP_V6.port);
-    let sockets = [0, 1].map(|n: usize| udp_open(&mut apps[n], any, Endpoint::default()));
-    join_to(&mut apps[1], sockets[1], ADDR_V6, true);
+    let sockets = [0, 1].map(|n: usize| apps[n].open_datagrams(&mut net, any, Endpoint::default()));
+    apps[1].join(sockets[1], ADDR_V6, true);
     net.settle();
     let text = vec![7; 5000];
-    apps[0].write(sockets[0], &record(GROUP_V6, &text));
+    apps[0].send(sockets[0], GROUP_V6, &text);
     net.settle();
-    assert!(first_record(&apps[1].read(sockets[1])).1 == text);
+    assert!(apps[1].receive(sockets[1]).expect("a datagram").1 == text);
     net.stack(0).transport.publish_stats();
     assert_eq!(net.stack(0).stat(Stat::FragmentsOut), 4);
 }

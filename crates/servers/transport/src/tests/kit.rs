@@ -1,24 +1,19 @@
-//! The kit of the tests: stacks, a wire between them, and applications that the tests control.
+//! The kit of the tests: stacks, and a wire between them. [`super::app`] has the programs that use them,
+//! [`super::raw`] what no program sends.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::vec::Vec;
 
-use atoll_base::{
-    Addr, Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId,
-};
+use atoll_base::{Addr, Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId};
 use atoll_ip::{ChecksumOffload, Ip, V6Config};
-use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
-use atoll_ipc::buffer::Extents;
-use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::control::User;
+use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, LedgerConfig, Work};
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
-use atoll_ipc::ring::{Consumer, Producer};
-use atoll_ipc::slot::{Slot, SlotState};
-use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
+use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
+use atoll_ipc::{HeapMemory, Memory};
 use atoll_testkit::Front;
 use atoll_wire::Mac;
 
+pub(crate) use super::app::{App, Socket, meet};
 use super::front::is_ip_apart;
 use crate::{Adoption, Config, FrameSink, Offload, Recovery, Secrets, TextRef, Transport};
 
@@ -47,6 +42,8 @@ pub(crate) struct Stack {
     ledger: Option<HeapMemory>,
 }
 
+/// The key of flow hashes.
+const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 /// The ledger of stacks whose servers die.
 const LEDGER: LedgerConfig = LedgerConfig { connections: 256, requests: 256, text_units: 256 };
 
@@ -119,9 +116,14 @@ impl Stack {
 
     /// Creates a stack that uses IPv6 on its link, too.
     pub(crate) fn v6(host: u8) -> Stack {
+        Stack::v6_with(host, |_| {})
+    }
+
+    /// Creates a stack with another configuration that uses IPv6 on its link, too.
+    pub(crate) fn v6_with(host: u8, change: impl FnOnce(&mut Config)) -> Stack {
         let v6 =
             V6Config { address: Some((addr_v6(host), 64)), gateway: Some(addr_v6(0xfe)), autoconf: false };
-        Stack::with_network(host, |_| {}, |ip| ip.v6 = Some(v6))
+        Stack::with_network(host, change, |ip| ip.v6 = Some(v6))
     }
 
     /// Creates a stack whose IPv4 address comes and goes, as another replica reports.
@@ -138,7 +140,7 @@ impl Stack {
         change: impl FnOnce(&mut Config),
         network: impl FnOnce(&mut atoll_ip::Config),
     ) -> Stack {
-        let mut config = Config::new(ReplicaId(0), 1, Epoch(3), FlowKey { k0: 1, k1: 2 });
+        let mut config = Config::new(ReplicaId(0), 1, Epoch(3), KEY);
         change(&mut config);
         let now = Instant::from_millis(1000);
         let mut ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
@@ -158,6 +160,15 @@ impl Stack {
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
         let (out, bells) = (Out::default(), Vec::new());
         Stack { transport, page, out, bells, front, host, config, network: ip_config, ledger: None }
+    }
+
+    /// Returns the page on which a supervisor describes the stack.
+    pub(crate) fn facts(&self) -> StackPage<HeapMemory> {
+        let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+        let (addr, prefix_len) = (if self.network.dhcp { 0 } else { addr(self.host) }, 24);
+        let (replicas, mtu, key) = (1, self.network.mtu, KEY);
+        page.write_facts(&StackFacts { replicas, addr, prefix_len, mtu, key, ..StackFacts::default() });
+        page
     }
 
     /// Lets the stack's server die: see [`Stack::restart`].
@@ -186,14 +197,14 @@ impl Stack {
 
     /// Lets the server die between two rounds, and another one take its place. Frames that it had sent and
     /// that were not delivered are lost.
-    pub(crate) fn restart(&mut self, now: Instant, apps: &[&App], recovery: Recovery) -> Adoption {
-        self.succeed(now, apps, recovery, false)
+    pub(crate) fn restart(&mut self, now: Instant, sessions: &[&App], recovery: Recovery) -> Adoption {
+        self.succeed(now, sessions, recovery, false)
     }
 
     /// Lets the server die by its own fault while it is working on this, and another one take its place.
-    pub(crate) fn die_of(&mut self, now: Instant, apps: &[&App], work: Work) -> Adoption {
+    pub(crate) fn die_of(&mut self, now: Instant, sessions: &[&App], work: Work) -> Adoption {
         self.transport.durability.mark(work);
-        self.succeed(now, apps, Recovery::Stateful, true)
+        self.succeed(now, sessions, Recovery::Stateful, true)
     }
 
     /// Writes what has changed to the ledger, as a flush begins with, and stops there.
@@ -213,7 +224,7 @@ impl Stack {
         memory.store32(at, memory.load32(at) ^ 0x40);
     }
 
-    fn succeed(&mut self, now: Instant, apps: &[&App], recovery: Recovery, is_blamed: bool) -> Adoption {
+    fn succeed(&mut self, now: Instant, sessions: &[&App], recovery: Recovery, is_blamed: bool) -> Adoption {
         let ledger = self.ledger.clone().expect("it is mortal");
         let mut ip = Ip::new(self.network.clone(), 8, now).expect("a valid network");
         ip.resume(now, &crate::past(&self.page.network(), now));
@@ -225,10 +236,10 @@ impl Stack {
             ports: 77,
         };
         let mut next = Transport::new(self.config, secrets, ip, self.page.clone(), now);
-        // The epoch is the same: applications of the kit know no other.
+        // The epoch is the same, so that programs do not repeat what the successor has to know by itself.
         next.set_ledger(Ledger::open(ledger, LEDGER, Epoch(3)).expect("a ledger"));
-        for app in apps {
-            next.open_session(now, (app.id, app.user), app.layout, app.arena.clone(), app.page.clone());
+        for session in sessions {
+            session.open_at(&mut next, now);
         }
         self.transport = next;
         self.out.outside.clear();
@@ -363,286 +374,4 @@ impl Net {
             self.advance(until);
         }
     }
-}
-
-/// A socket of an application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Socket {
-    pub(crate) slot: SlotId,
-    pub(crate) generation: u32,
-}
-
-/// An application, with its half of an arena.
-pub(crate) struct App {
-    pub(crate) id: SessionId,
-    pub(crate) user: User,
-    pub(crate) arena: HeapMemory,
-    pub(crate) layout: ArenaLayout,
-    pub(crate) page: AppPage<HeapMemory>,
-    pub(crate) commands: Producer,
-    pub(crate) events: Consumer,
-    next_slot: u32,
-    send: BTreeMap<SlotId, Extents>,
-    pub(crate) offers: VecDeque<Socket>,
-    /// The peer of each connection that was offered.
-    pub(crate) peers: BTreeMap<SlotId, Endpoint>,
-    pub(crate) ready: BTreeMap<SlotId, Ready>,
-    pub(crate) done: Vec<Socket>,
-    pub(crate) verdicts: Vec<bool>,
-    pub(crate) removed: usize,
-    pub(crate) replies: Vec<Event>,
-}
-
-impl App {
-    pub(crate) fn attach(stack: &mut Stack, id: u32) -> App {
-        App::attach_with(stack, id, ARENA)
-    }
-
-    pub(crate) fn attach_with(stack: &mut Stack, id: u32, config: ArenaConfig) -> App {
-        App::attach_as(stack, id, User::privileged(0), config)
-    }
-
-    pub(crate) fn attach_as(stack: &mut Stack, id: u32, user: User, config: ArenaConfig) -> App {
-        let layout = config.layout();
-        let arena = HeapMemory::new(layout.total);
-        let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        let id = SessionId(id);
-        stack.transport.open_session(Instant::ZERO, (id, user), layout, arena.clone(), page.clone());
-        App {
-            id,
-            user,
-            commands: Producer::resume(&arena, layout.commands, COMMANDS),
-            events: Consumer::resume(&arena, layout.events, EVENTS),
-            arena,
-            layout,
-            page,
-            next_slot: 0,
-            send: BTreeMap::new(),
-            offers: VecDeque::new(),
-            peers: BTreeMap::new(),
-            ready: BTreeMap::new(),
-            done: Vec::new(),
-            verdicts: Vec::new(),
-            removed: 0,
-            replies: Vec::new(),
-        }
-    }
-
-    pub(crate) fn push(&mut self, command: Command) {
-        assert!(self.commands.push(&self.arena, 1, &command.encode()), "the command ring is full");
-    }
-
-    pub(crate) fn slot(&self, socket: Socket) -> Slot<'_, HeapMemory> {
-        Slot::new(&self.arena, &self.layout, socket.slot).expect("a slot")
-    }
-
-    pub(crate) fn listen(&mut self, lease: u64, local: Endpoint, backlog: u32) {
-        self.listen_only(lease, local, backlog);
-        self.push(Command::AcceptConnection { lease });
-    }
-
-    pub(crate) fn listen_only(&mut self, lease: u64, local: Endpoint, backlog: u32) {
-        let protocol = Protocol::Tcp;
-        self.push(Command::Bind {
-            token: 1,
-            lease,
-            protocol,
-            local,
-            reuse_addr: true,
-            reuse_port: false,
-            v6_only: false,
-        });
-        self.push(Command::Listen {
-            token: 2,
-            lease,
-            local,
-            backlog,
-            reuse_port: false,
-            defer_accept: 0,
-            v6_only: false,
-        });
-    }
-
-    /// Returns a slot of the application's half, under a new generation.
-    pub(crate) fn open_slot(&mut self) -> Socket {
-        let socket = Socket { slot: SlotId(self.next_slot), generation: 1 };
-        self.next_slot += 1;
-        let slot = self.slot(socket);
-        slot.app_reset(1);
-        slot.set_holders(1);
-        socket
-    }
-
-    /// Opens a given slot, whatever is in it.
-    pub(crate) fn open_slot_at(&mut self, slot: u32, generation: u32) -> Socket {
-        let socket = Socket { slot: SlotId(slot), generation };
-        let slot = self.slot(socket);
-        slot.app_reset(generation);
-        slot.set_holders(1);
-        socket
-    }
-
-    /// Opens a connection in a slot that was used before.
-    pub(crate) fn connect_in(&mut self, slot: u32, remote: Endpoint) -> Socket {
-        let generation = self.slot(Socket { slot: SlotId(slot), generation: 0 }).app_generation() + 1;
-        let socket = self.open_slot_at(slot, generation);
-        let slot = socket.slot;
-        self.push(Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-        socket
-    }
-
-    pub(crate) fn connect(&mut self, remote: Endpoint) -> Socket {
-        let socket = self.open_slot();
-        let Socket { slot, generation } = socket;
-        self.push(Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-        socket
-    }
-
-    /// Takes the events that have come.
-    pub(crate) fn poll(&mut self) {
-        while let Some((epoch, payload)) = self.events.pop(&self.arena) {
-            assert_eq!(epoch, 3);
-            match Event::decode(&payload).expect("events are well-formed") {
-                Event::Ready { slot, ready, .. } => *self.ready.entry(slot).or_default() |= ready,
-                Event::ConnectionAvailable { slot, generation, remote, .. } => {
-                    self.peers.insert(slot, remote);
-                    self.offers.push_back(Socket { slot, generation });
-                }
-                Event::ClaimVerdict { confirmed, .. } => self.verdicts.push(confirmed),
-                Event::AcceptorRemoved { .. } => self.removed += 1,
-                Event::SlotDone { slot, generation } => {
-                    if let Some(mut extents) = self.send.remove(&slot) {
-                        extents.release_all(&self.layout.send_pool.state_in(&self.arena));
-                    }
-                    self.done.push(Socket { slot, generation });
-                }
-                reply => self.replies.push(reply),
-            }
-        }
-        self.events.publish(&self.arena);
-    }
-
-    /// Claims the oldest offer. The bool says whether the claim certainly holds.
-    pub(crate) fn claim(&mut self) -> Option<(Socket, bool)> {
-        self.poll();
-        let socket = self.offers.pop_front()?;
-        let slot = self.slot(socket);
-        slot.app_reset(socket.generation);
-        slot.set_holders(1);
-        let holds = slot.claim(socket.generation);
-        self.push(Command::Claim { slot: socket.slot, generation: socket.generation });
-        Some((socket, holds))
-    }
-
-    pub(crate) fn accept(&mut self) -> Option<Socket> {
-        self.claim().map(|(socket, holds)| {
-            assert!(holds, "claimed in time");
-            socket
-        })
-    }
-
-    pub(crate) fn kick(&mut self, socket: Socket) {
-        self.push(Command::Kick { slot: socket.slot, generation: socket.generation });
-    }
-
-    /// Accepts all connections that come within this number of tenths of a second. Returns how many there
-    /// were.
-    pub(crate) fn accept_for(&mut self, net: &mut Net, tenths: u32) -> usize {
-        let mut accepted = 0;
-        for _ in 0..tenths {
-            net.wait(Duration::from_millis(100));
-            while self.accept().is_some() {
-                accepted += 1;
-            }
-        }
-        accepted
-    }
-
-    /// Writes as much as there is room for, and returns how much that was.
-    pub(crate) fn write(&mut self, socket: Socket, bytes: &[u8]) -> usize {
-        let n = self.store(socket, bytes);
-        if n > 0 {
-            self.kick(socket);
-        }
-        n
-    }
-
-    /// Writes without a command.
-    pub(crate) fn store(&mut self, socket: Socket, bytes: &[u8]) -> usize {
-        let (tail, acked, limit) = {
-            let slot = self.slot(socket);
-            (slot.send_tail(), slot.acknowledged(), u64::from(slot.send_limit()))
-        };
-        // A slot that was opened again may still show what was acknowledged before.
-        let acked = acked.min(tail);
-        let room = limit.saturating_sub(tail - acked).min(bytes.len() as u64);
-        let mut extents = self.send.get(&socket.slot).copied().unwrap_or_default();
-        let pool = self.layout.send_pool;
-        let end = extents.reserve(&pool.state_in(&self.arena), acked, tail, tail + room, 1 << 20);
-        let n = (end - tail) as usize;
-        if n > 0 {
-            let pieces = extents.pieces(tail, n).expect("reserved");
-            pieces.write(&self.arena, self.layout.send_area, &bytes[..n]);
-        }
-        self.send.insert(socket.slot, extents);
-        let slot = self.slot(socket);
-        slot.set_send_extents(&extents);
-        slot.set_send_tail(tail + n as u64);
-        n
-    }
-
-    /// Reads what there is.
-    pub(crate) fn read(&mut self, socket: Socket) -> Vec<u8> {
-        let slot = self.slot(socket);
-        let (head, tail) = (slot.receive_head(), slot.receive_tail());
-        let mut bytes = std::vec![0; (tail - head) as usize];
-        if !bytes.is_empty() {
-            let extents = slot.receive_extents(&self.layout).expect("published");
-            let pieces = extents.pieces(head, bytes.len()).expect("published octets are covered");
-            pieces.read(&self.arena, self.layout.receive_area, &mut bytes);
-        }
-        slot.set_receive_head(tail);
-        self.arena.fence();
-        let mark = slot.read_mark();
-        if tail >= mark {
-            self.kick(socket);
-        }
-        bytes
-    }
-
-    pub(crate) fn shutdown(&mut self, socket: Socket) {
-        self.slot(socket).set_app_flags(atoll_ipc::slot::APP_SHUT_SEND);
-        self.kick(socket);
-    }
-
-    pub(crate) fn close(&mut self, socket: Socket) {
-        self.close_as(socket, CloseMode::Graceful);
-    }
-
-    pub(crate) fn close_as(&mut self, socket: Socket, mode: CloseMode) {
-        self.push(Command::Close { slot: socket.slot, generation: socket.generation, mode });
-    }
-
-    pub(crate) fn state(&self, socket: Socket) -> (SlotState, Cause, u32) {
-        let slot = self.slot(socket);
-        (slot.state(), slot.error(), slot.replica_flags())
-    }
-
-    /// Returns the events for the socket since the last call.
-    pub(crate) fn take_ready(&mut self, socket: Socket) -> Ready {
-        self.poll();
-        self.ready.remove(&socket.slot).unwrap_or_default()
-    }
-}
-
-/// Connects a client to a server on the first stack, at port 80 of any of its addresses. Returns the server's
-/// socket and the client's.
-pub(crate) fn meet(net: &mut Net, server: &mut App, client: &mut App) -> (Socket, Socket) {
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(Endpoint::new(addr(1), 80));
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
-    (s, c)
 }

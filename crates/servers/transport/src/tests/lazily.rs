@@ -5,10 +5,10 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint, SessionId, SlotId};
-use atoll_ipc::Command;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
+use atoll_ipc::{Command, Event};
 
 use super::kit::{App, Net, Socket, Stack, addr, meet};
 use crate::Recovery;
@@ -49,11 +49,12 @@ fn slots_are_looked_at_when_they_are_needed() {
     }
     // A late claim is for another generation, or for an offer that was never made.
     for (slot, generation) in [(s.slot.0 + 1, 7), (s.slot.0 + 100, 7), (s.slot.0 + 100, 6)] {
-        server.push(Command::Claim { slot: SlotId(slot), generation });
+        server.raw().push(Command::Claim { slot: SlotId(slot), generation });
     }
-    net.settle();
     server.poll();
-    assert_eq!(server.verdicts, [false; 3]);
+    net.settle();
+    let is_refusal = |event: &Event| matches!(event, Event::ClaimVerdict { confirmed: false, .. });
+    assert_eq!(server.raw().events().iter().filter(|event| is_refusal(event)).count(), 3);
 }
 
 /// Records name slots far behind, and slots become free before they were examined: none is given out twice.
@@ -62,8 +63,7 @@ fn no_slot_is_given_out_twice() {
     let mut net = net();
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let mut open = vec![];
     let connect = |net: &mut Net, server: &mut App, client: &mut App| {
         let c = client.connect(Endpoint::new(addr(1), 80));
@@ -110,10 +110,9 @@ fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     let mut bound = App::attach(net.stack(0), 6);
     let mut client = App::attach(net.stack(1), 2);
     let (s, c) = meet(&mut net, &mut server, &mut client);
-    bound.listen_only(79, Endpoint::new(0, 81), 4);
-    net.settle();
+    bound.listen_only(&mut net, 79, Endpoint::new(0, 81), 4);
     // The session has asked for something, and its command was not read.
-    idle.listen(78, Endpoint::new(0, 82), 4);
+    let opening = idle.begin_to_listen(78, Endpoint::new(0, 82), 4);
     let now = net.now;
     // The session of the connection is named by its record alone.
     let needed = net.stack(0).transport.sessions_in_ledger();
@@ -124,14 +123,9 @@ fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     assert_eq!((client.write(c, b"question"), server.write(s, b"answer")), (8, 6));
     net.wait(Duration::from_secs(1));
     assert_eq!((server.read(s), client.read(c)), (b"question".to_vec(), b"answer".to_vec()));
-    let (layout, arena, page) = (idle.layout, idle.arena.clone(), idle.page.clone());
-    net.stack(0).transport.open_session(
-        now,
-        (idle.id, atoll_ipc::control::User::privileged(0)),
-        layout,
-        arena,
-        page,
-    );
+    idle.open_at(&mut net.stack(0).transport, now);
+    idle.complete(&mut net, opening);
+    idle.accept_again(78);
     net.settle();
     let c = client.connect(Endpoint::new(addr(1), 82));
     net.settle();

@@ -15,12 +15,10 @@ use atoll_ipc::{Cause, Command, Event};
 use crate::{Recovery, seal_pass};
 
 use super::kit::{App, Net, Socket, Stack, addr};
-use super::limits::{first_record, record, udp_open_with};
 
 const ARENA: ArenaConfig = ArenaConfig { slots: 64, send_log2: 16, receive_log2: 16 };
 /// Replica 1 of two is the authority of this port.
 const DNS: Endpoint = Endpoint::new(0, 53);
-const ANYBODY: Endpoint = Endpoint::new(0, 0);
 
 /// Creates two replicas of one stack, which exchange nothing.
 fn replicas() -> Net {
@@ -50,10 +48,9 @@ fn listen(lease: u64, local: Endpoint) -> Command {
 
 /// Returns the answer to a command.
 fn answer(net: &mut Net, app: &mut App, command: Command) -> (Cause, Voucher) {
-    app.push(command);
+    app.raw().push(command);
     carry_out(net);
-    app.poll();
-    match app.replies.pop() {
+    match app.raw().events().pop() {
         Some(Event::BindReply { cause, voucher, .. } | Event::ListenReply { cause, voucher, .. }) => {
             (cause, voucher)
         }
@@ -67,8 +64,7 @@ fn show(lease: u64, protocol: Protocol, voucher: Voucher) -> Command {
 
 /// Opens a datagram socket at a replica. Returns it, and whether it is open.
 fn open(net: &mut Net, app: &mut App, lease: u64, local: Endpoint) -> (Socket, bool) {
-    let socket = app.open_slot();
-    udp_open_with(app, socket, lease, local, ANYBODY);
+    let socket = app.raw().open_datagrams(lease, local);
     carry_out(net);
     let is_open = app.slot(socket).replica_generation() == 1 && app.state(socket).0 == SlotState::Open;
     (socket, is_open)
@@ -98,7 +94,7 @@ fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
         Voucher { flags: voucher.flags ^ 2, ..voucher },
         Voucher::default(),
     ] {
-        thief[0].push(show(7, Protocol::Udp, forged));
+        thief[0].raw().push(show(7, Protocol::Udp, forged));
         assert!(!open(&mut net, &mut thief[0], 7, DNS).1);
     }
     for (lease, protocol, local) in [
@@ -107,13 +103,13 @@ fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
         (7, Protocol::Udp, Endpoint::new(0, 55)),
         (7, Protocol::Udp, Endpoint::new(addr(1), 53)),
     ] {
-        thief[0].push(Command::Show { lease, protocol, local, voucher });
+        thief[0].raw().push(Command::Show { lease, protocol, local, voucher });
         assert!(!open(&mut net, &mut thief[0], lease, local).1);
     }
     assert_eq!(bad(&mut net), [3 + 2 * 9, 3]);
     // A process's own grant is good for itself only.
     let (_, own) = answer(&mut net, &mut thief[1], bind(9, Protocol::Udp, Endpoint::new(0, 55), false));
-    thief[0].push(Command::Show {
+    thief[0].raw().push(Command::Show {
         lease: 9,
         protocol: Protocol::Udp,
         local: Endpoint::new(0, 55),
@@ -122,12 +118,12 @@ fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
     assert!(!open(&mut net, &mut thief[0], 9, DNS).1);
     assert!(open(&mut net, &mut thief[0], 9, Endpoint::new(0, 55)).1);
     // The owner shows its grant, and no other process took its place.
-    owner[0].push(show(7, Protocol::Udp, voucher));
+    owner[0].raw().push(show(7, Protocol::Udp, voucher));
     let (socket, is_open) = open(&mut net, &mut owner[0], 7, DNS);
     assert!(is_open && open(&mut net, &mut owner[1], 7, DNS).1);
     // An open socket gets no other port by being opened once more.
     let before = bad(&mut net);
-    udp_open_with(&mut owner[0], socket, 7, Endpoint::new(0, 57), ANYBODY);
+    owner[0].raw().open_datagrams_in(socket, 7, Endpoint::new(0, 57));
     carry_out(&mut net);
     assert_eq!((bad(&mut net)[0], owner[0].slot(socket).local()), (before[0] + 1, DNS));
 }
@@ -138,31 +134,31 @@ fn who_keeps_a_port_that_he_has_released_is_expelled_by_its_next_holder() {
     let mut first = process(&mut net, 1, 33);
     let mut second = process(&mut net, 2, 34);
     let (_, old) = answer(&mut net, &mut first[1], bind(7, Protocol::Udp, DNS, false));
-    first[0].push(show(7, Protocol::Udp, old));
+    first[0].raw().push(show(7, Protocol::Udp, old));
     let (kept, is_open) = open(&mut net, &mut first[0], 7, DNS);
     assert!(is_open && open(&mut net, &mut first[1], 7, DNS).1);
     assert_eq!(answer(&mut net, &mut second[1], bind(8, Protocol::Udp, DNS, false)).0, Cause::AddressInUse);
     // The owner releases the port at its authority, and stays everywhere.
-    first[1].push(Command::Release { lease: 7 });
+    first[1].raw().push(Command::Release { lease: 7 });
     let (cause, new) = answer(&mut net, &mut second[1], bind(8, Protocol::Udp, DNS, false));
     assert_eq!(cause, Cause::None);
-    second[0].push(show(8, Protocol::Udp, new));
+    second[0].raw().push(show(8, Protocol::Udp, new));
     let opened = [0, 1].map(|n| open(&mut net, &mut second[n], 8, DNS));
     assert!(opened[0].1 && opened[1].1);
     assert_eq!(first[0].state(kept).0, SlotState::Free);
     // An old grant stays old.
     let before = bad(&mut net);
-    first[0].push(show(7, Protocol::Udp, old));
+    first[0].raw().push(show(7, Protocol::Udp, old));
     assert!(!open(&mut net, &mut first[0], 7, DNS).1 && !open(&mut net, &mut first[1], 7, DNS).1);
     assert_eq!(bad(&mut net), [before[0] + 1, before[1] + 1]);
     // A datagram goes to the process that has the port.
     let mut net = Net { stacks: vec![net.stacks.remove(0), Stack::new(2)], ..replicas() };
     let mut client = App::attach(net.stack(1), 3);
-    let c = super::limits::udp_open(&mut client, Endpoint::new(0, 5000), Endpoint::new(addr(1), 53));
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 5000), Endpoint::new(addr(1), 53));
+    client.send(c, Endpoint::default(), b"question");
     net.settle();
-    client.write(c, &record(Endpoint::default(), b"question"));
-    net.settle();
-    assert_eq!(first_record(&second[0].read(opened[0].0)).1, b"question");
+    assert!(second[0].slot(opened[0].0).receive_tail() > 0, "it has the question");
+    assert_eq!(first[0].slot(kept).receive_tail(), 0);
 }
 
 #[test]
@@ -177,22 +173,22 @@ fn who_listens_at_the_authority_listens_everywhere_and_nobody_else() {
     let (cause, listens) = answer(&mut net, &mut owner[1], listen(7, local));
     assert_eq!(cause, Cause::None);
     // The other process asks where the owner has not been yet.
-    other[0].push(show(8, Protocol::Tcp, bound));
+    other[0].raw().push(show(8, Protocol::Tcp, bound));
     assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::Invalid);
-    other[0].push(show(8, Protocol::Tcp, Voucher { flags: bound.flags | 8, ..bound }));
+    other[0].raw().push(show(8, Protocol::Tcp, Voucher { flags: bound.flags | 8, ..bound }));
     assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::Invalid);
     assert_eq!(answer(&mut net, &mut other[0], listen(7, local)).0, Cause::Invalid, "nor by another's lease");
     assert_eq!(answer(&mut net, &mut other[1], listen(8, local)).0, Cause::AddressInUse);
-    owner[0].push(show(7, Protocol::Tcp, listens));
+    owner[0].raw().push(show(7, Protocol::Tcp, listens));
     assert_eq!(answer(&mut net, &mut owner[0], listen(7, local)).0, Cause::None);
     assert_eq!(bad(&mut net), [4, 0]);
     // The owner releases the port at the authority, and remains elsewhere, until the next holder comes.
-    owner[1].push(Command::Release { lease: 7 });
+    owner[1].raw().push(Command::Release { lease: 7 });
     let (cause, listens) = answer(&mut net, &mut other[1], listen(8, local));
     assert_eq!(cause, Cause::None);
-    other[0].push(show(8, Protocol::Tcp, listens));
+    other[0].raw().push(show(8, Protocol::Tcp, listens));
     assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::None);
-    owner[0].push(Command::AcceptConnection { lease: 7 });
+    owner[0].raw().push(Command::AcceptConnection { lease: 7 });
     carry_out(&mut net);
     assert_eq!(bad(&mut net), [5, 0], "it listens no more");
 }
@@ -205,9 +201,7 @@ fn a_connection_leaves_from_a_port_of_ones_own_only() {
     let (_, voucher) = answer(&mut net, &mut owner[1], bind(7, Protocol::Tcp, DNS, true));
     let local = Endpoint::new(addr(1), 53);
     let connect_from = |net: &mut Net, app: &mut App, lease, local| {
-        let socket = app.open_slot();
-        let Socket { slot, generation } = socket;
-        app.push(Command::Connect { slot, generation, lease, local, remote: Endpoint::new(addr(2), 80) });
+        let socket = app.raw().connect(lease, local, Endpoint::new(addr(2), 80));
         carry_out(net);
         app.state(socket)
     };
@@ -216,7 +210,7 @@ fn a_connection_leaves_from_a_port_of_ones_own_only() {
         assert_eq!(connect(&mut net, &mut thief[n], 7).1, Cause::Invalid);
     }
     assert_eq!(bad(&mut net), [1, 1]);
-    owner[0].push(show(7, Protocol::Tcp, voucher));
+    owner[0].raw().push(show(7, Protocol::Tcp, voucher));
     // All flow groups are the replica's own here.
     let (state, cause, _) = connect(&mut net, &mut owner[0], 7);
     assert_eq!((state, cause), (SlotState::Connecting, Cause::None));
@@ -240,7 +234,7 @@ fn what_was_shown_outlives_the_replica_until_something_else_is() {
         let _ = net.stack(0).restart(Instant::from_millis(1000), &[app], Recovery::Stateful);
     };
     let (_, first) = answer(&mut net, &mut app[1], bind(7, Protocol::Udp, DNS, false));
-    app[0].push(show(7, Protocol::Udp, first));
+    app[0].raw().push(show(7, Protocol::Udp, first));
     carry_out(&mut net);
     die(&mut net, &app[0]);
     assert!(open(&mut net, &mut app[0], 7, DNS).1, "it needs not be shown again");
@@ -248,7 +242,7 @@ fn what_was_shown_outlives_the_replica_until_something_else_is() {
     for (lease, port) in [(8, 55), (9, 57)] {
         let local = Endpoint::new(0, port);
         let (_, voucher) = answer(&mut net, &mut app[1], bind(lease, Protocol::Udp, local, false));
-        app[0].push(Command::Show { lease, protocol: Protocol::Udp, local, voucher });
+        app[0].raw().push(Command::Show { lease, protocol: Protocol::Udp, local, voucher });
         carry_out(&mut net);
     }
     die(&mut net, &app[0]);
@@ -290,10 +284,9 @@ fn datagram_sockets_of_two_users_share_nothing_that_comes() {
     for (lease, app) in (1..).zip(&mut apps) {
         let protocol = Protocol::Udp;
         let (token, reuse_addr, v6_only) = (1, false, false);
-        app.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        app.raw().push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
         net.stack(0).round(Instant::from_millis(1000));
-        app.poll();
-        causes.extend(app.replies.drain(..).map(|reply| match reply {
+        causes.extend(app.raw().events().into_iter().map(|reply| match reply {
             Event::BindReply { cause, .. } => cause,
             other => panic!("{other:?}"),
         }));
@@ -336,19 +329,19 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
         assert_eq!(answer(&mut net, &mut first, bind_shared(n + 4, protocol, high)).0, Cause::AddressInUse);
         // The passes are for another socket, another port, the other protocol, or no port.
         for (lease, other, port) in [(n + 9, protocol, 80), (n + 5, protocol, 81), (n + 5, protocol, 0)] {
-            first.push(pass(lease, 33, other, port));
+            first.raw().push(pass(lease, 33, other, port));
             assert_eq!(
                 answer(&mut net, &mut first, bind_shared(n + 5, protocol, http)).0,
                 Cause::PermissionDenied
             );
         }
         let other = if protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
-        first.push(pass(n + 6, 33, other, 80));
+        first.raw().push(pass(n + 6, 33, other, 80));
         assert_eq!(
             answer(&mut net, &mut first, bind_shared(n + 6, protocol, http)).0,
             Cause::PermissionDenied
         );
-        first.push(pass(n + 7, 33, protocol, 80));
+        first.raw().push(pass(n + 7, 33, protocol, 80));
         let (cause, voucher) = answer(&mut net, &mut first, bind_shared(n + 7, protocol, http));
         assert_eq!((cause, voucher.uid), (Cause::None, 33));
         // The first user is another, and the second is the same one.
@@ -357,15 +350,15 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
             (n + 11, NO_USER, Cause::AddressInUse),
             (n + 12, 33, Cause::None),
         ] {
-            second.push(pass(lease, uid, protocol, 80));
+            second.raw().push(pass(lease, uid, protocol, 80));
             assert_eq!(answer(&mut net, &mut second, bind_shared(lease, protocol, http)).0, cause, "{uid}");
         }
         // Of two passes for one socket the first decides whose it is, and the last which port it may have.
-        second.push(pass(n + 13, 34, protocol, 0));
-        second.push(pass(n + 13, 33, protocol, 80));
+        second.raw().push(pass(n + 13, 34, protocol, 0));
+        second.raw().push(pass(n + 13, 33, protocol, 80));
         assert_eq!(answer(&mut net, &mut second, bind_shared(n + 13, protocol, http)).0, Cause::AddressInUse);
-        second.push(pass(n + 14, 33, protocol, 0));
-        second.push(pass(n + 14, 34, protocol, 80));
+        second.raw().push(pass(n + 14, 33, protocol, 0));
+        second.raw().push(pass(n + 14, 34, protocol, 80));
         assert_eq!(answer(&mut net, &mut second, bind_shared(n + 14, protocol, http)).0, Cause::None);
     }
     assert_eq!(net.stack(0).stat(Stat::BadCommands), 0, "they may ask");
@@ -376,7 +369,7 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let [mut owner, mut thief] = sessions(&mut net);
     let http = Endpoint::new(0, 80);
-    owner.push(pass(7, 0, Protocol::Tcp, 80));
+    owner.raw().push(pass(7, 0, Protocol::Tcp, 80));
     let (cause, voucher) = answer(&mut net, &mut owner, bind_shared(7, Protocol::Tcp, http));
     assert_eq!(cause, Cause::None);
     let own = Pass { lease: 8, uid: 34, protocol: Protocol::Tcp, port: 0 };
@@ -389,7 +382,7 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
         (Pass { uid: 0, port: 80, ..own }, seal_pass(&[8; 16], &Pass { uid: 0, port: 80, ..own })),
     ];
     for (pass, seal) in forged {
-        thief.push(Command::Pass { pass, seal });
+        thief.raw().push(Command::Pass { pass, seal });
         assert_eq!(
             answer(&mut net, &mut thief, bind_shared(8, Protocol::Tcp, http)).0,
             Cause::PermissionDenied
@@ -398,10 +391,10 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
     assert_eq!(net.stack(0).stat(Stat::BadCommands), forged.len() as u64);
     // The owner's grant is shown for a socket of the thief's own, and for the other protocol.
     for (lease, protocol) in [(8, Protocol::Tcp), (7, Protocol::Udp)] {
-        thief.push(Command::Show { lease, protocol, local: http, voucher });
+        thief.raw().push(Command::Show { lease, protocol, local: http, voucher });
         assert_eq!(answer(&mut net, &mut thief, bind_shared(9, protocol, http)).0, Cause::PermissionDenied);
     }
-    thief.push(Command::Show { lease: 7, protocol: Protocol::Tcp, local: http, voucher });
+    thief.raw().push(Command::Show { lease: 7, protocol: Protocol::Tcp, local: http, voucher });
     assert_eq!(answer(&mut net, &mut thief, bind_shared(9, Protocol::Tcp, http)).0, Cause::PermissionDenied);
 }
 
@@ -415,10 +408,10 @@ fn a_successor_knows_whose_each_socket_is() {
         let _ = net.stack(0).restart(Instant::from_millis(1000), apps, Recovery::Stateful);
     };
     let (http, dns, high) = (Endpoint::new(0, 80), DNS, Endpoint::new(0, 8080));
-    first.push(pass(1, 33, Protocol::Tcp, 80));
+    first.raw().push(pass(1, 33, Protocol::Tcp, 80));
     let (cause, voucher) = answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http));
     assert_eq!(cause, Cause::None);
-    first.push(pass(2, 33, Protocol::Udp, 53));
+    first.raw().push(pass(2, 33, Protocol::Udp, 53));
     assert_eq!(answer(&mut net, &mut first, bind_shared(2, Protocol::Udp, dns)).0, Cause::None);
     assert_eq!(answer(&mut net, &mut first, bind(3, Protocol::Tcp, high, true)).0, Cause::None);
     assert_eq!(answer(&mut net, &mut second, bind(13, Protocol::Tcp, high, true)).0, Cause::None);
@@ -431,35 +424,40 @@ fn a_successor_knows_whose_each_socket_is() {
         defer_accept: 0,
         v6_only: false,
     };
-    first.push(pass(3, 33, Protocol::Tcp, 0));
+    first.raw().push(pass(3, 33, Protocol::Tcp, 0));
     assert_eq!(answer(&mut net, &mut first, shared(3)).0, Cause::None);
-    second.push(pass(11, 33, Protocol::Tcp, 80));
+    second.raw().push(pass(11, 33, Protocol::Tcp, 80));
     carry_out(&mut net);
     die(&mut net, &[&first, &second]);
     assert_eq!(answer(&mut net, &mut second, bind_shared(11, Protocol::Tcp, http)).0, Cause::None);
     for uid in [34, 33] {
         let expected = if uid == 33 { Cause::None } else { Cause::AddressInUse };
         let lease = |n: u64| n + u64::from(uid) * 100;
-        second.push(pass(lease(1), uid, Protocol::Udp, 53));
+        second.raw().push(pass(lease(1), uid, Protocol::Udp, 53));
         assert_eq!(answer(&mut net, &mut second, bind_shared(lease(1), Protocol::Udp, dns)).0, expected);
-        second.push(pass(lease(2), uid, Protocol::Tcp, 80));
+        second.raw().push(pass(lease(2), uid, Protocol::Tcp, 80));
         assert_eq!(answer(&mut net, &mut second, bind_shared(lease(2), Protocol::Tcp, http)).0, expected);
     }
-    second.push(pass(13, 33, Protocol::Tcp, 0));
+    second.raw().push(pass(13, 33, Protocol::Tcp, 0));
     assert_eq!(answer(&mut net, &mut second, shared(13)).0, Cause::None);
     // The library shows all that it has when there is a new incarnation: later grants do not make the first
     // forgotten.
-    first.push(Command::Show { lease: 1, protocol: Protocol::Tcp, local: http, voucher });
+    first.raw().push(Command::Show { lease: 1, protocol: Protocol::Tcp, local: http, voucher });
     assert_eq!(answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http)).0, Cause::None);
     let (cause, voucher) =
         answer(&mut net, &mut first, bind(4, Protocol::Tcp, Endpoint::new(0, 8081), false));
     assert_eq!(cause, Cause::None);
-    first.push(Command::Show { lease: 4, protocol: Protocol::Tcp, local: Endpoint::new(0, 8081), voucher });
+    first.raw().push(Command::Show {
+        lease: 4,
+        protocol: Protocol::Tcp,
+        local: Endpoint::new(0, 8081),
+        voucher,
+    });
     carry_out(&mut net);
     // So does the incarnation after that.
     die(&mut net, &[&first, &second]);
-    first.push(pass(21, 34, Protocol::Tcp, 80));
+    first.raw().push(pass(21, 34, Protocol::Tcp, 80));
     assert_eq!(answer(&mut net, &mut first, bind_shared(21, Protocol::Tcp, http)).0, Cause::AddressInUse);
-    first.push(pass(22, 33, Protocol::Tcp, 80));
+    first.raw().push(pass(22, 33, Protocol::Tcp, 80));
     assert_eq!(answer(&mut net, &mut first, bind_shared(22, Protocol::Tcp, http)).0, Cause::None);
 }

@@ -4,10 +4,11 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint};
-use atoll_ipc::command::Protocol;
-use atoll_ipc::datagram::{self, Flags, RECORD_LEN, Record};
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
+use atoll_ipc::{Cause, Command, Ready, SocketOption};
+
+use atoll_sockets::Failure;
+use atoll_sockets::ancillary::Addressed;
 
 use super::kit::{App, Net, Socket, Stack, addr};
 
@@ -16,10 +17,9 @@ fn many_short_connections_leave_memory_flat() {
     let mut net = Net::new(vec![Stack::with(1, |config| config.time_waits_max = 100), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     for n in 0..3000 {
-        let c = client.connect_in(n % 8, Endpoint::new(addr(1), 80));
+        let c = client.connect(Endpoint::new(addr(1), 80));
         net.settle();
         let s = server.accept().expect("offered");
         assert_eq!(client.write(c, b"request"), 7, "connection {n}");
@@ -31,9 +31,7 @@ fn many_short_connections_leave_memory_flat() {
         assert_eq!(client.read(c), b"response");
         client.close(c);
         net.settle();
-        server.poll();
-        client.poll();
-        assert_eq!((server.done.pop(), client.done.pop()), (Some(s), Some(c)), "connection {n}");
+        assert!(server.is_done(s) && client.is_done(c), "connection {n}");
     }
     net.stack(0).buffer_bytes();
     assert_eq!(net.stack(0).stat(Stat::TimeWaits), 100);
@@ -49,9 +47,8 @@ fn ports_run_out_per_destination_only_and_time_wait_gives_them_back() {
     let mut net = Net::new(vec![Stack::new(1), Stack::with(2, few)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    server.listen(78, Endpoint::new(0, 81), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
+    server.listen(&mut net, 78, Endpoint::new(0, 81), 64);
     let first: Vec<Socket> = (0..10).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
     let eleventh = client.connect(Endpoint::new(addr(1), 80));
     let elsewhere = client.connect(Endpoint::new(addr(1), 81));
@@ -83,8 +80,7 @@ fn a_stack_without_room_for_connections_refuses_them() {
     let mut net = Net::new(vec![Stack::with(1, |config| config.connections_max = 3), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     for _ in 0..5 {
         client.connect(Endpoint::new(addr(1), 80));
     }
@@ -101,7 +97,7 @@ fn an_event_ring_that_overflows_says_so() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     for token in 0..10_000u64 {
-        server.push(Command::Info { token: token as u32, slot: atoll_base::SlotId(0), generation: 1 });
+        server.raw().push(Command::Info { token: token as u32, slot: atoll_base::SlotId(0), generation: 1 });
         if token % 64 == 63 {
             net.step();
         }
@@ -116,18 +112,11 @@ fn out_is_said_once_when_a_third_of_the_buffer_is_free() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     let s = server.accept().expect("offered");
-    let Socket { slot, generation } = s;
-    server.push(Command::SetOption {
-        slot,
-        generation,
-        option: SocketOption::ReceiveBuffer,
-        value: 64 << 10,
-    });
+    server.set_option(s, SocketOption::ReceiveBuffer, 64 << 10);
     net.settle();
     client.take_ready(c);
     client.write(c, &[1; 10_000]);
@@ -156,8 +145,7 @@ fn buffers_grow_while_both_ends_keep_up() {
     let large = atoll_ipc::arena::ArenaConfig { receive_log2: 25, ..super::kit::ARENA };
     let mut server = App::attach_with(net.stack(0), 1, large);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     let s = server.accept().expect("offered");
@@ -176,78 +164,25 @@ fn buffers_grow_while_both_ends_keep_up() {
     assert_eq!(net.stack(1).stat(Stat::Retransmits), 0);
 }
 
-pub(super) fn udp_open(app: &mut App, local: Endpoint, remote: Endpoint) -> Socket {
-    let socket = app.open_slot();
-    let (lease, protocol) = (udp_lease(app, socket), Protocol::Udp);
-    let (reuse_addr, reuse_port, v6_only) = (true, false, false);
-    app.push(Command::Bind { token: 9, lease, protocol, local, reuse_addr, reuse_port, v6_only });
-    udp_open_with(app, socket, lease, local, remote);
-    socket
-}
-
-/// Returns the lease of a socket that [`udp_open`] opens.
-pub(super) fn udp_lease(app: &App, socket: Socket) -> u64 {
-    u64::from(app.id.0) << 32 | u64::from(socket.slot.0)
-}
-
-/// Opens a socket without asking for a port.
-pub(super) fn udp_open_with(app: &mut App, socket: Socket, lease: u64, local: Endpoint, remote: Endpoint) {
-    let Socket { slot, generation } = socket;
-    app.push(Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: false, v6_only: false });
-}
-
-pub(super) fn record(peer: Endpoint, payload: &[u8]) -> Vec<u8> {
-    let mut bytes =
-        datagram::encode(&Record { len: payload.len() as u32, peer, flags: Flags::empty() }).to_vec();
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    bytes
-}
-
-pub(super) fn first_record(bytes: &[u8]) -> (Record, Vec<u8>) {
-    let head = bytes[..RECORD_LEN].try_into().expect("a head");
-    let record = datagram::decode(&head, bytes.len() as u64).expect("a record");
-    (record, bytes[RECORD_LEN..RECORD_LEN + record.len as usize].to_vec())
-}
-
 #[test]
 fn datagrams_go_both_ways() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    let protocol = Protocol::Udp;
-    let local = Endpoint::new(0, 0);
-    client.push(Command::Bind {
-        token: 7,
-        lease: 5,
-        protocol,
-        local,
-        reuse_addr: false,
-        reuse_port: false,
-        v6_only: false,
-    });
-    let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
-    net.settle();
-    client.poll();
-    let Some(Event::BindReply { cause: Cause::None, port, .. }) = client.replies.pop() else {
-        panic!("no port")
-    };
-    assert!((32768..61000).contains(&port));
+    let s = server.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 0), Endpoint::new(addr(1), 53));
+    let own = Endpoint::new(addr(2), client.slot(c).local().port);
+    assert!((32768..61000).contains(&own.port));
     assert!(net.stack(0).page.has_port(true, 53));
-    let c = client.open_slot();
-    udp_open_with(&mut client, c, 5, Endpoint::new(0, port), Endpoint::new(addr(1), 53));
-    net.settle();
-    client.write(c, &record(Endpoint::new(addr(1), 53), b"question"));
-    client.write(c, &record(Endpoint::default(), b""));
+    client.send(c, Endpoint::new(addr(1), 53), b"question");
+    client.send(c, Endpoint::default(), b"");
     net.settle();
     assert!(server.take_ready(s).contains(Ready::IN));
-    let bytes = server.read(s);
-    let (question, text) = first_record(&bytes);
-    assert_eq!((question.peer, text), (Endpoint::new(addr(2), port), b"question".to_vec()));
-    assert_eq!(first_record(&bytes[32..]).1, b"");
-    server.write(s, &record(question.peer, b"answer"));
+    assert_eq!(server.receive(s), Some((own, b"question".to_vec())));
+    assert_eq!(server.receive(s), Some((own, Vec::new())));
+    server.send(s, own, b"answer");
     net.settle();
-    assert_eq!(first_record(&client.read(c)).1, b"answer");
+    assert_eq!(client.receive(c).expect("a datagram").1, b"answer");
     assert_eq!(client.slot(c).acknowledged(), 32 + 24);
 
     // No socket has the port.
@@ -255,7 +190,7 @@ fn datagrams_go_both_ways() {
     net.settle();
     assert!(!net.stack(0).page.has_port(true, 53));
     client.take_ready(c);
-    client.write(c, &record(Endpoint::new(addr(1), 53), b"hello?"));
+    client.send(c, Endpoint::new(addr(1), 53), b"hello?");
     net.settle();
     assert!(client.take_ready(c).contains(Ready::ERR));
     assert_eq!(client.slot(c).error(), Cause::ConnectionRefused);
@@ -270,11 +205,9 @@ fn a_datagram_leaves_although_its_socket_closes_or_its_process_ends_at_once() {
         let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
         let mut server = App::attach(net.stack(0), 1);
         let mut client = App::attach(net.stack(1), 2);
-        let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
-        let c = udp_open(&mut client, Endpoint::new(0, 5000), Endpoint::default());
-        // It asks for its port, and opens.
-        net.stack(1).transport.handle_commands(atoll_base::Instant::ZERO, 24);
-        client.write(c, &record(Endpoint::new(addr(1), 53), b"bye"));
+        let s = server.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+        let c = client.open_datagrams(&mut net, Endpoint::new(0, 5000), Endpoint::default());
+        client.send(c, Endpoint::new(addr(1), 53), b"bye");
         if ends {
             let (now, id) = (net.now, client.id);
             net.stack(1).transport.close_session(now, id);
@@ -282,12 +215,103 @@ fn a_datagram_leaves_although_its_socket_closes_or_its_process_ends_at_once() {
             client.close(c);
         }
         net.settle();
-        assert_eq!(first_record(&server.read(s)).1, b"bye");
-        client.poll();
-        assert_eq!(client.done.len(), usize::from(!ends));
+        assert_eq!(server.receive(s).expect("a datagram").1, b"bye");
+        assert_eq!(client.is_done(c), !ends);
         net.wait(Duration::from_secs(1));
         net.stack(1).buffer_bytes();
         assert_eq!(net.stack(1).stat(Stat::Sessions), u64::from(!ends));
+    }
+}
+
+/// What many datagrams carry. A record is 1400 octets then, of which 76 fill half of the usual limit nearly.
+const TEXT: [u8; 1376] = [7; 1376];
+
+/// A socket that sends datagrams to another stack, where nobody reads them.
+fn sender() -> (Net, App, Socket) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut app = App::attach(net.stack(0), 1);
+    let mut far = App::attach(net.stack(1), 2);
+    far.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let socket = app.open_datagrams(&mut net, Endpoint::new(0, 54), Endpoint::new(addr(2), 53));
+    app.send(socket, Endpoint::default(), b"who are you");
+    net.settle();
+    app.take_ready(socket);
+    (net, app, socket)
+}
+
+/// Sends datagrams until there is no room for one.
+fn fill(app: &mut App, socket: Socket) {
+    let one = |app: &mut App| app.send_addressed(socket, Addressed::to(None), &TEXT);
+    assert!((0..10_000).any(|_| one(app) == Err(Failure::WouldBlock)), "it never fills");
+}
+
+/// How many octets wait, as the application sees it.
+fn waiting(app: &App, socket: Socket) -> u64 {
+    app.slot(socket).send_tail() - app.slot(socket).acknowledged()
+}
+
+#[test]
+fn room_is_reported_that_was_made_between_a_full_buffer_and_its_kick() {
+    let (mut net, mut app, socket) = sender();
+    let (now, limit) = (net.now, u64::from(app.slot(socket).send_limit()));
+    app.send(socket, Endpoint::default(), &TEXT);
+    let one = waiting(&app, socket);
+    while (waiting(&app, socket) + one) * 2 <= limit {
+        app.send(socket, Endpoint::default(), &TEXT);
+    }
+    net.stack(0).transport.handle_commands(now, 4096);
+    // The application goes on before any of them leaves, and sees no room.
+    fill(&mut app, socket);
+    net.stack(0).flush(now);
+    assert!(!app.take_ready(socket).contains(Ready::OUT), "it was not known yet that it waits");
+    // When the kick is taken, there is room again: nothing but the past says that the application waits.
+    assert!(waiting(&app, socket) * 2 <= limit);
+    net.settle();
+    assert!(app.take_ready(socket).contains(Ready::OUT), "it waits for ever");
+}
+
+#[test]
+fn room_is_reported_where_poll_has_reported_none() {
+    let (mut net, mut app, socket) = sender();
+    let limit = u64::from(app.slot(socket).send_limit());
+    while waiting(&app, socket) * 2 <= limit {
+        app.send(socket, Endpoint::default(), &TEXT);
+    }
+    assert!(waiting(&app, socket) * 3 < limit * 2, "there is room for many");
+    net.settle();
+    assert!(app.take_ready(socket).contains(Ready::OUT), "poll(2) waits for ever");
+    // The next one may have been written before room was seen.
+    app.send(socket, Endpoint::default(), &TEXT);
+    net.settle();
+    app.take_ready(socket);
+    for _ in 0..10 {
+        app.send(socket, Endpoint::default(), &TEXT);
+        net.settle();
+    }
+    assert!(!app.take_ready(socket).contains(Ready::OUT), "nothing waits for room");
+}
+
+#[test]
+fn room_is_reported_at_any_limit() {
+    for limit in [4096, 100_000, 1 << 20] {
+        let (mut net, mut app, socket) = sender();
+        app.set_option(socket, SocketOption::SendBuffer, limit);
+        net.settle();
+        app.send(socket, Endpoint::default(), b"the limit is published with the next datagram");
+        net.settle();
+        assert_eq!(app.slot(socket).send_limit(), limit);
+        app.take_ready(socket);
+        app.send(socket, Endpoint::default(), &[7; 40_000]);
+        let longest = app.send_addressed(socket, Addressed::to(None), &[7; 65_507]);
+        assert_eq!(longest == Err(Failure::WouldBlock), limit <= 100_000, "{limit}");
+        net.settle();
+        if longest.is_err() {
+            assert!(app.take_ready(socket).contains(Ready::OUT), "{limit}: a long call waits for ever");
+        }
+        app.take_ready(socket);
+        fill(&mut app, socket);
+        net.settle();
+        assert!(app.take_ready(socket).contains(Ready::OUT), "{limit}: it waits for ever");
     }
 }
 
@@ -295,18 +319,20 @@ fn a_datagram_leaves_although_its_socket_closes_or_its_process_ends_at_once() {
 fn datagrams_that_nobody_reads_are_dropped_at_the_limit() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut app = App::attach(net.stack(0), 1);
-    let s = udp_open(&mut app, Endpoint::new(0, 53), Endpoint::default());
-    let c = udp_open(&mut app, Endpoint::new(0, 54), Endpoint::default());
+    let s = app.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let c = app.open_datagrams(&mut net, Endpoint::new(0, 54), Endpoint::default());
     net.settle();
     for _ in 0..100 {
-        let n = app.write(c, &record(Endpoint::new(0x7f00_0001, 53), &[9; 30_000]));
-        assert_eq!(n, 30_024);
+        app.send(c, Endpoint::new(0x7f00_0001, 53), &[9; 30_000]);
         net.settle();
     }
     assert_eq!(net.stack(0).stat(Stat::DatagramsOut), 100);
     assert_eq!(net.stack(0).stat(Stat::DatagramsIn), 7);
-    assert_eq!(app.read(s).len(), 7 * 30_024);
-    app.write(c, &record(Endpoint::new(0x7f00_0001, 53), &[8; 60_000]));
+    for _ in 0..7 {
+        assert_eq!(app.receive(s).expect("a datagram").1, [9; 30_000]);
+    }
+    assert_eq!(app.receive(s), None);
+    app.send(c, Endpoint::new(0x7f00_0001, 53), &[8; 60_000]);
     net.settle();
-    assert_eq!(first_record(&app.read(s)).1, vec![8; 60_000]);
+    assert_eq!(app.receive(s).expect("a datagram").1, vec![8; 60_000]);
 }

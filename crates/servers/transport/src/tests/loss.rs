@@ -22,8 +22,7 @@ fn transfer(seed: u64, loss: u32, segment_max: u32, total: usize) -> Net {
     }
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     net.loss = loss;
     let c = client.connect(Endpoint::new(addr(1), 80));
     let s = loop {
@@ -56,9 +55,7 @@ fn transfer(seed: u64, loss: u32, segment_max: u32, total: usize) -> Net {
     assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
     client.close(c);
     net.wait(Duration::from_secs(200));
-    server.poll();
-    client.poll();
-    assert_eq!((server.done.len(), client.done.len()), (1, 1), "seed {seed}");
+    assert!(server.is_done(s) && client.is_done(c), "seed {seed}");
     assert_eq!((net.stack(0).buffer_bytes(), net.stack(1).buffer_bytes()), (0, 0));
     assert_eq!((net.stack(0).stat(Stat::Connections), net.stack(1).stat(Stat::Connections)), (0, 0));
     let _ = REPLICA_CLOSED;
@@ -92,8 +89,7 @@ fn a_reader_that_pauses_closes_the_window_and_opens_it_again() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     let s = server.accept().expect("offered");
@@ -140,8 +136,7 @@ fn who_asks_for_our_station_is_answered_when_a_full_link_has_room() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     net.stack(0).out.room = Some(0);
     client.connect(Endpoint::new(addr(1), 80));
     net.wait(Duration::from_millis(20));
@@ -155,8 +150,7 @@ fn a_repetition_that_waits_for_the_link_is_forgotten_when_its_text_is_acknowledg
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.wait(Duration::from_millis(20));
     let s = server.accept().expect("a connection");

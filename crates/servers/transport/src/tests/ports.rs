@@ -68,7 +68,7 @@ fn port_of(app: &App, socket: Socket) -> u16 {
 }
 
 fn close(net: &mut Net, app: &mut App, socket: Socket) {
-    app.close_as(socket, CloseMode::Abort);
+    app.reset(socket);
     rounds(net);
 }
 
@@ -178,8 +178,7 @@ fn ports_in_time_wait_come_back_when_it_is_over() {
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach_with(net.stack(1), 2, ArenaConfig { slots: 1 << 13, ..ARENA });
     let remote = Endpoint::new(addr(1), 80);
-    server.listen(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 64);
     let seek = |net: &mut Net, client: &mut App| {
         let socket = client.connect(remote);
         // A settled net waits for no command.

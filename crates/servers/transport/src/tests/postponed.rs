@@ -8,7 +8,7 @@ use atoll_base::{Addr, Duration, Endpoint, FourTuple};
 use atoll_ipc::ledger::ConnectionRecord;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, SlotState};
-use atoll_ipc::{Cause, Command, Event, SocketOption};
+use atoll_ipc::{Cause, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr_v6};
 use crate::{Config, Loss, Recovery};
@@ -36,8 +36,7 @@ fn scene(stack: Stack, remote: Endpoint) -> Scene {
     let mut net = Net::new(vec![stack.mortal(), other]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::at(Addr::ANY, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::at(Addr::ANY, 80), 16);
     let mut ends = Vec::new();
     for n in 0..COUNT {
         let c = client.connect(remote);
@@ -145,14 +144,10 @@ fn what_its_application_does_finds_it() {
     assert_eq!((scene.client.read(c), scene.waiting()), (b"a word".to_vec(), COUNT - 2));
     // The application asks for the facts of the connection.
     let (s, _) = scene.ends[2];
-    scene.server.push(Command::Info { token: 5, slot: s.slot, generation: s.generation });
-    scene.net.settle();
-    scene.server.poll();
-    assert!(scene.server.replies.contains(&Event::InfoReply { token: 5, cause: Cause::None }));
+    scene.server.info(&mut scene.net, s);
     // The application sets an option, and closes.
     let (s, c) = scene.ends[3];
-    let Socket { slot, generation } = s;
-    scene.server.push(Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 });
+    scene.server.set_option(s, SocketOption::NoDelay, 1);
     scene.server.close(s);
     scene.net.settle();
     assert_eq!(scene.client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
@@ -163,7 +158,7 @@ fn what_its_application_does_finds_it() {
 fn what_was_said_before_the_death_and_not_heard_is_heard() {
     let mut scene = stacks();
     let (s, c) = scene.ends[2];
-    scene.server.store(s, b"stored and not told");
+    scene.server.raw().store(s, b"stored and not told");
     scene.die(Recovery::Stateful);
     scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
     assert_eq!(scene.client.read(c), b"stored and not told");
@@ -175,9 +170,7 @@ fn names_and_places_of_those_that_wait_are_taken() {
     let (_, c) = scene.ends[0];
     let peer = scene.client.slot(c).local();
     // This connects from the very port of the listener to the peer of a connection that waits.
-    let own = scene.server.open_slot_at(90, 1);
-    let (slot, generation) = (own.slot, own.generation);
-    scene.server.push(Command::Connect { slot, generation, lease: 77, local: HTTP, remote: peer });
+    let own = scene.server.raw().connect(77, HTTP, peer);
     scene.net.settle();
     assert_eq!(scene.server.state(own).1, Cause::AddressNotAvailable);
     assert_eq!(scene.waiting(), COUNT - 1, "its name is known though it waits");
@@ -300,8 +293,7 @@ fn a_connection_is_opened_beside_those_that_wait_under_another_name() {
     let mut net = Net::new(vec![Stack::with(1, few).mortal(), Stack::new(2)]);
     let mut client = App::attach(net.stack(0), 1);
     let mut server = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     let remote = Endpoint::new(super::kit::addr(2), 80);
     let old: Vec<Socket> = (0..COUNT).map(|_| client.connect(remote)).collect();
     net.wait(Duration::from_secs(2));

@@ -12,14 +12,13 @@ use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
 use atoll_ipc::{Cause, Command, Event, SocketOption};
 
 use super::kit::{ARENA, App, Net, Socket, Stack, addr};
-use super::limits::{first_record, record, udp_lease, udp_open, udp_open_with};
 use crate::{Quota, Recovery};
 
 const GROUP: u32 = 0xefff_0102;
 
 fn group(app: &mut App, socket: Socket, group: u32, joins: bool) {
     let Socket { slot, generation } = socket;
-    app.push(Command::Group { slot, generation, group: group.into(), inside: false, joins, token: 0 });
+    app.raw().push(Command::Group { slot, generation, group: group.into(), inside: false, joins, token: 0 });
 }
 
 /// Returns the number of requests in force.
@@ -41,7 +40,7 @@ fn is_member(net: &mut Net, group: u32) -> bool {
 fn groups_that_were_left_or_never_joined_are_not_kept() {
     let mut net = Net::new(vec![Stack::new(1).mortal()]);
     let mut app = App::attach(net.stack(0), 1);
-    let socket = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
+    let socket = app.open_datagrams(&mut net, Endpoint::new(0, 5353), Endpoint::default());
     group(&mut app, socket, GROUP, true);
     net.settle();
     let before = kept(net.stack(0));
@@ -74,7 +73,6 @@ fn groups_that_were_left_or_never_joined_are_not_kept() {
     restart(&mut net, &[&app]);
     assert!(is_member(&mut net, GROUP) && !is_member(&mut net, GROUP + 19));
     app.close(socket);
-    app.push(Command::Release { lease: udp_lease(&app, socket) });
     net.settle();
     assert_eq!(kept(net.stack(0)), 0);
 }
@@ -84,8 +82,8 @@ fn one_that_joins_and_leaves_all_the_time_keeps_nobody_from_joining() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut greedy = App::attach(net.stack(0), 1);
     let mut other = App::attach(net.stack(0), 2);
-    let its = udp_open(&mut greedy, Endpoint::new(0, 5353), Endpoint::default());
-    let own = udp_open(&mut other, Endpoint::new(0, 5354), Endpoint::default());
+    let its = greedy.open_datagrams(&mut net, Endpoint::new(0, 5353), Endpoint::default());
+    let own = other.open_datagrams(&mut net, Endpoint::new(0, 5354), Endpoint::default());
     for n in 1..3000 {
         group(&mut greedy, its, GROUP + n, true);
         group(&mut greedy, its, GROUP + n, false);
@@ -103,13 +101,14 @@ fn what_is_refused_and_memberships_are_paced_and_others_are_not_held_up() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut greedy = App::attach(net.stack(0), 1);
     let mut other = App::attach(net.stack(0), 2);
-    let its = udp_open(&mut greedy, Endpoint::new(0, 5353), Endpoint::default());
-    let own = udp_open(&mut other, Endpoint::new(0, 5354), Endpoint::default());
+    let its = greedy.open_datagrams(&mut net, Endpoint::new(0, 5353), Endpoint::default());
+    let own = other.open_datagrams(&mut net, Endpoint::new(0, 5354), Endpoint::default());
     net.settle();
     let joins = |greedy: &mut App, n: u32| group(greedy, its, GROUP + n / 2, n.is_multiple_of(2));
     // These are for a group that the socket is not in, and for a socket that does not exist.
     let leaves = |greedy: &mut App, n: u32| group(greedy, its, GROUP + n, false);
-    let nothing = |greedy: &mut App, n: u32| greedy.push(Command::Kick { slot: its.slot, generation: 2 + n });
+    let nothing =
+        |greedy: &mut App, n: u32| greedy.raw().push(Command::Kick { slot: its.slot, generation: 2 + n });
     type Say<'a> = &'a dyn Fn(&mut App, u32);
     for say in [&joins as Say<'_>, &leaves, &nothing] {
         let before = net.stack(0).stat(Stat::Commands);
@@ -146,9 +145,7 @@ fn a_bind_to_a_port_with_many_leases_costs_a_look_at_each() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut app = App::attach(net.stack(0), 1);
     let ask = |app: &mut App, lease: u64| {
-        let (token, protocol, local) = (lease as u32, Protocol::Udp, Endpoint::new(0, 5353));
-        let (reuse_addr, reuse_port, v6_only) = (true, false, false);
-        app.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        app.raw().bind(lease, Protocol::Udp, Endpoint::new(0, 5353), true);
     };
     // This is how many are carried out in a round.
     let taken = |net: &mut Net, app: &mut App, first: u64| {
@@ -173,31 +170,28 @@ fn a_bind_to_a_port_with_many_leases_costs_a_look_at_each() {
 fn options_that_a_socket_does_not_have_are_not_kept() {
     let mut net = Net::new(vec![Stack::new(1).mortal()]);
     let mut app = App::attach(net.stack(0), 1);
-    let Socket { slot, generation } = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
-    app.listen_only(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    let Socket { slot, generation } =
+        app.open_datagrams(&mut net, Endpoint::new(0, 5353), Endpoint::default());
+    app.listen_only(&mut net, 77, Endpoint::new(0, 80), 16);
     let before = kept(net.stack(0));
     let bad = net.stack(0).stat(Stat::BadCommands);
     for n in 0..=255 {
         let Some(option) = SocketOption::from_u8(n) else { continue };
         // The first options are for connections only; the second are not for listeners.
         if matches!(option, SocketOption::NoDelay | SocketOption::KeepAlive | SocketOption::Linger2) {
-            app.push(Command::SetOption { slot, generation, option, value: 1 });
+            app.raw().push(Command::SetOption { slot, generation, option, value: 1 });
         }
-        if matches!(
-            option,
-            SocketOption::Broadcast | SocketOption::MtuDiscover | SocketOption::DontFragmentV6
-        ) {
-            app.push(Command::SetListenerOption { lease: 77, option, value: 1 });
+        if matches!(option, SocketOption::MtuDiscover | SocketOption::DontFragmentV6) {
+            app.raw().push(Command::SetListenerOption { lease: 77, option, value: 1 });
         }
     }
     net.settle();
     assert_eq!(kept(net.stack(0)), before);
-    assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 6);
+    assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 5);
     // Setting an option again replaces its first value.
     for value in [8, 9, 10] {
-        app.push(Command::SetOption { slot, generation, option: SocketOption::TypeOfService, value });
-        app.push(Command::SetListenerOption { lease: 77, option: SocketOption::TypeOfService, value });
+        app.raw().push(Command::SetOption { slot, generation, option: SocketOption::TypeOfService, value });
+        app.raw().push(Command::SetListenerOption { lease: 77, option: SocketOption::TypeOfService, value });
     }
     net.settle();
     assert_eq!(kept(net.stack(0)), before + 2);
@@ -212,34 +206,21 @@ const LITTLE: Quota =
     Quota { requests: 12, leases: 3, listeners: 2, datagram_sockets: 4, groups: 3, sockets: u32::MAX };
 
 fn bind(app: &mut App, lease: u64, port: u16) {
-    let local = Endpoint::new(0, port);
-    let (protocol, reuse_addr, reuse_port, v6_only) = (Protocol::Tcp, false, false, false);
-    app.push(Command::Bind { token: lease as u32, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+    app.raw().bind(lease, Protocol::Tcp, Endpoint::new(0, port), false);
 }
 
 fn listen(app: &mut App, lease: u64, port: u16) {
-    let local = Endpoint::new(0, port);
-    let (backlog, reuse_port, defer_accept, v6_only) = (16, false, 0, false);
-    app.push(Command::Listen {
-        token: lease as u32,
-        lease,
-        local,
-        backlog,
-        reuse_port,
-        defer_accept,
-        v6_only,
-    });
+    app.raw().listen(lease, Endpoint::new(0, port), 16);
 }
 
 fn causes(app: &mut App) -> Vec<Cause> {
-    app.poll();
     let cause = |event: Event| match event {
         Event::BindReply { cause, .. }
         | Event::ListenReply { cause, .. }
-        | Event::GroupReply { cause, .. } => cause,
-        other => panic!("{other:?}"),
+        | Event::GroupReply { cause, .. } => Some(cause),
+        _ => None,
     };
-    app.replies.drain(..).map(cause).collect()
+    app.raw().events().into_iter().filter_map(cause).collect()
 }
 
 #[test]
@@ -261,7 +242,7 @@ fn ports_and_listeners_of_a_session_are_bounded_and_it_hears_so() {
     net.settle();
     assert_eq!(causes(&mut other), [good, good], "others have their own");
     // What was given back can be had again.
-    greedy.push(Command::Release { lease: 1 });
+    greedy.raw().push(Command::Release { lease: 1 });
     bind(&mut greedy, 4, 84);
     listen(&mut greedy, 4, 84);
     net.settle();
@@ -309,7 +290,7 @@ fn what_all_sessions_of_a_user_have_is_bounded_and_others_have_their_own() {
     net.settle();
     assert_eq!(causes(&mut second), [full], "also after a death");
     // What one session gives back the other one can have, and so it is with one that ends.
-    first.push(Command::Release { lease: 1 });
+    first.raw().push(Command::Release { lease: 1 });
     net.settle();
     bind(&mut second, 4, 84);
     net.settle();
@@ -329,12 +310,14 @@ fn sockets_and_groups_of_a_user_are_bounded_and_he_hears_so() {
     let (mut first, mut second) = (attach(1, user(33)), attach(2, user(33)));
     let mut root = attach(4, User::privileged(0));
     let mut server = App::attach(net.stack(1), 9);
-    server.listen(77, Endpoint::new(0, 80), 100);
-    let datagrams: Vec<Socket> =
-        (0..3).map(|n| udp_open(&mut first, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 100);
+    let datagrams: Vec<Socket> = (0..3)
+        .map(|n| first.open_datagrams(&mut net, Endpoint::new(0, 5000 + n), Endpoint::default()))
+        .collect();
     net.settle();
-    let more: Vec<Socket> =
-        (3..5).map(|n| udp_open(&mut second, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    let more: Vec<Socket> = (3..5)
+        .map(|n| second.open_datagrams(&mut net, Endpoint::new(0, 5000 + n), Endpoint::default()))
+        .collect();
     net.settle();
     assert_eq!(second.state(more[0]), (SlotState::Open, Cause::None, 0));
     assert_eq!(second.state(more[1]).1, Cause::NoBuffers, "the fifth datagram socket");
@@ -369,8 +352,7 @@ fn what_a_peer_opens_for_a_user_who_has_all_his_sockets_waits() {
     let mut net = frugal_to_users(Quota { sockets: 2, ..Quota::USER });
     let mut server = App::attach_as(net.stack(0), 1, user(33), ARENA);
     let mut client = App::attach(net.stack(1), 9);
-    server.listen(77, Endpoint::new(0, 80), 100);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 100);
     let clients: Vec<Socket> = (0..3).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
     net.settle();
     let accepted: Vec<Socket> = core::iter::from_fn(|| server.accept()).collect();
@@ -380,7 +362,7 @@ fn what_a_peer_opens_for_a_user_who_has_all_his_sockets_waits() {
     server.close(accepted[0]);
     client.close(clients[0]);
     net.settle();
-    server.push(Command::AcceptConnection { lease: 77 });
+    server.raw().push(Command::AcceptConnection { lease: 77 });
     net.settle();
     assert!(server.accept().is_some());
 }
@@ -412,8 +394,9 @@ fn requests_of_a_session_are_bounded_and_what_could_not_be_kept_is_not_done() {
 fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
     let mut net = frugal(Quota { requests: 100, leases: 100, ..LITTLE });
     let mut greedy = App::attach(net.stack(0), 1);
-    let sockets: Vec<Socket> =
-        (0..6).map(|n| udp_open(&mut greedy, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    let sockets: Vec<Socket> = (0..6)
+        .map(|n| greedy.open_datagrams(&mut net, Endpoint::new(0, 5000 + n), Endpoint::default()))
+        .collect();
     net.settle();
     let told: Vec<_> = sockets.iter().map(|socket| greedy.state(*socket)).collect();
     assert_eq!(told[..4], [(SlotState::Open, Cause::None, 0); 4]);
@@ -422,12 +405,8 @@ fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
     greedy.close(sockets[5]);
     greedy.close(sockets[0]);
     net.settle();
-    greedy.poll();
-    assert_eq!(greedy.done.len(), 2);
-    let again = greedy.open_slot_at(sockets[5].slot.0, 2);
-    let lease = udp_lease(&greedy, again);
-    udp_open_with(&mut greedy, again, lease, Endpoint::new(0, 5005), Endpoint::default());
-    net.settle();
+    assert!(greedy.is_done(sockets[5]) && greedy.is_done(sockets[0]));
+    let again = greedy.open_datagrams(&mut net, Endpoint::new(0, 5005), Endpoint::default());
     assert_eq!(greedy.state(again), (SlotState::Open, Cause::None, 0));
     for (n, socket) in sockets[1..4].iter().enumerate() {
         group(&mut greedy, *socket, GROUP + 2 * n as u32, true);
@@ -441,7 +420,7 @@ fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
     for (n, joins) in [(0, true), (4, true), (0, false), (7, false)] {
         let Socket { slot, generation } = sockets[1];
         let group = (GROUP + n).into();
-        greedy.push(Command::Group { slot, generation, group, inside: false, joins, token: 1 + n });
+        greedy.raw().push(Command::Group { slot, generation, group, inside: false, joins, token: 1 + n });
     }
     net.settle();
     let (good, full, unknown) = (Cause::None, Cause::NoBuffers, Cause::AddressNotAvailable);
@@ -466,8 +445,7 @@ fn crowd() -> (Net, App, App, App, (Socket, Socket)) {
     let mut server = App::attach_with(net.stack(1), 9, ArenaConfig { receive_log2: 26, ..ARENA });
     let mut big = App::attach(net.stack(0), 1);
     let mut small = App::attach(net.stack(0), 2);
-    server.listen(77, Endpoint::new(0, 80), 4096);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 4096);
     let c = small.connect(Endpoint::new(addr(2), 80));
     net.settle();
     let s = server.accept().expect("offered");
@@ -523,14 +501,8 @@ fn a_session_with_many_sockets_ends_in_slices() {
 fn a_session_is_cut_off_in_slices_and_its_programs_hear_so() {
     let (mut net, mut server, mut big, mut small, (s, c)) = crowd();
     let now = net.now;
-    big.poll();
-    big.ready.clear();
-    small.push(Command::SetOption {
-        slot: c.slot,
-        generation: c.generation,
-        option: SocketOption::NoDelay,
-        value: 1,
-    });
+    big.forget_ready();
+    small.set_option(c, SocketOption::NoDelay, 1);
     // The supervisor cuts it off: it ends at once.
     net.stack(0).transport.cut_off(now, big.id);
     net.stack(0).transport.close_session(now, big.id);
@@ -548,11 +520,11 @@ fn a_session_is_cut_off_in_slices_and_its_programs_hear_so() {
     }
     assert!(rounds > 0 && (2..=200).contains(&most), "{rounds} rounds, {most} frames in one");
     net.settle();
-    big.poll();
     for slot in 0..(MANY / 2 - 8) as u32 {
         let (slot, generation) = (atoll_base::SlotId(slot), 1);
-        assert_eq!(big.state(Socket { slot, generation }).1, Cause::Lost);
-        assert!(big.ready.contains_key(&slot), "who waits for it is woken");
+        let socket = Socket { slot, generation };
+        assert_eq!(big.state(socket).1, Cause::Lost);
+        assert!(!big.take_ready(socket).is_empty(), "who waits for it is woken");
     }
     net.wait(Duration::from_secs(100));
     assert_eq!(net.stack(0).transport.take_ended(), [big.id]);
@@ -564,19 +536,18 @@ fn connections_that_waited_for_an_acceptor_are_offered_in_slices() {
     let mut server = App::attach(net.stack(0), 1);
     let mut other = App::attach(net.stack(0), 3);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen_only(77, Endpoint::new(0, 80), 4096);
-    other.listen_only(78, Endpoint::new(0, 81), 4096);
-    net.settle();
+    server.listen_only(&mut net, 77, Endpoint::new(0, 80), 4096);
+    other.listen_only(&mut net, 78, Endpoint::new(0, 81), 4096);
     for _ in 0..MANY {
         client.connect(Endpoint::new(addr(1), 80));
     }
     net.settle();
     client.connect(Endpoint::new(addr(1), 81));
     net.settle();
-    server.push(Command::AcceptConnection { lease: 77 });
+    server.accept_again(77);
     // Repetitions are not more.
-    (0..16).for_each(|_| server.push(Command::AcceptConnection { lease: 77 }));
-    other.push(Command::AcceptConnection { lease: 78 });
+    (0..16).for_each(|_| server.raw().push(Command::AcceptConnection { lease: 77 }));
+    other.accept_again(78);
     let now = net.now;
     let (mut counts, mut others) = (Vec::new(), None);
     while counts.iter().sum::<usize>() < MANY && counts.len() < 100 {
@@ -602,7 +573,7 @@ fn a_dead_member_is_taken_off_its_sockets_in_slices() {
     let mut big = App::attach_with(net.stack(0), 1, ArenaConfig { slots: 8192, ..ARENA });
     let sockets: Vec<Socket> = (0..count)
         .map(|n| {
-            let socket = udp_open(&mut big, Endpoint::new(0, 5000 + n as u16), Endpoint::default());
+            let socket = big.open_datagrams(&mut net, Endpoint::new(0, 5000 + n as u16), Endpoint::default());
             net.step();
             socket
         })
@@ -635,9 +606,11 @@ fn options_that_no_successor_would_know_are_refused_and_the_socket_says_so() {
     // The requests are lease, socket, and one option.
     let mut net = frugal(Quota { requests: 4, ..LITTLE });
     let mut app = App::attach(net.stack(0), 1);
-    let Socket { slot, generation } = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
+    let Socket { slot, generation } =
+        app.open_datagrams(&mut net, Endpoint::new(0, 5353), Endpoint::default());
     net.settle();
-    let set = |app: &mut App, option, value| app.push(Command::SetOption { slot, generation, option, value });
+    let set =
+        |app: &mut App, option, value| app.raw().push(Command::SetOption { slot, generation, option, value });
     let before = kept(net.stack(0));
     for n in before..4 {
         let option = [SocketOption::TypeOfService, SocketOption::TimeToLive][n % 2];
@@ -656,11 +629,10 @@ fn options_that_no_successor_would_know_are_refused_and_the_socket_says_so() {
     // These are the requests of a listener.
     let mut net = frugal(Quota { requests: 3, ..LITTLE });
     let mut app = App::attach(net.stack(0), 1);
-    app.listen_only(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    app.listen_only(&mut net, 77, Endpoint::new(0, 80), 16);
     let bad = net.stack(0).stat(Stat::BadCommands);
     for option in [SocketOption::TypeOfService, SocketOption::TimeToLive] {
-        app.push(Command::SetListenerOption { lease: 77, option, value: 9 });
+        app.raw().push(Command::SetListenerOption { lease: 77, option, value: 9 });
     }
     net.settle();
     assert_eq!((kept(net.stack(0)), net.stack(0).stat(Stat::BadCommands) - bad), (3, 1));
@@ -715,11 +687,10 @@ fn connections_of_a_listener_that_is_gone_are_reset_in_slices() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen_only(77, Endpoint::new(0, 80), 4096);
-    net.settle();
+    server.listen_only(&mut net, 77, Endpoint::new(0, 80), 4096);
     let sockets: Vec<Socket> = (0..MANY).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
     net.settle();
-    server.push(Command::Release { lease: 77 });
+    server.release(77);
     let now = net.now;
     let mut rounds = Vec::new();
     loop {
@@ -744,20 +715,19 @@ fn who_waits_for_text_for_a_listener_that_is_gone_is_reset_in_slices_and_who_com
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    let listen = |server: &mut App, lease| {
-        server.listen_only(lease, Endpoint::new(0, 80), 4096);
-        let option = atoll_ipc::SocketOption::DeferAccept;
-        server.push(Command::SetListenerOption { lease, option, value: 40_000 });
-    };
-    listen(&mut server, 77);
+    server.listen_only(&mut net, 77, Endpoint::new(0, 80), 4096);
+    server.set_listener_option(77, SocketOption::DeferAccept, 40_000);
     net.settle();
     let sockets: Vec<Socket> = (0..MANY).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
     net.settle();
     let deferred = |net: &mut Net| net.stack(0).transport.handshakes.deferred();
     assert_eq!(deferred(&mut net), MANY);
-    server.push(Command::Release { lease: 77 });
+    server.release(77);
     // Before all are examined, others come to the new listener: more than have gone.
-    listen(&mut server, 78);
+    server.raw().bind(78, Protocol::Tcp, Endpoint::new(0, 80), true);
+    server.raw().listen(78, Endpoint::new(0, 80), 4096);
+    let (option, value) = (SocketOption::DeferAccept, 40_000);
+    server.raw().push(Command::SetListenerOption { lease: 78, option, value });
     let mut others = App::attach(net.stack(1), 3);
     let later: Vec<Socket> = (0..MANY / 2).map(|_| others.connect(Endpoint::new(addr(1), 80))).collect();
     let now = net.now;
@@ -812,26 +782,27 @@ fn who_sends_many_datagrams_leaves_room_for_others() {
     let mut other = App::attach(net.stack(0), 2);
     let mut far = App::attach(net.stack(1), 3);
     let to = Endpoint::new(addr(2), 9);
-    let sink = udp_open(&mut far, Endpoint::new(0, 9), Endpoint::default());
-    let heard = udp_open(&mut far, Endpoint::new(0, 10), Endpoint::default());
-    let its = udp_open(&mut greedy, Endpoint::new(0, 5000), to);
-    let own = udp_open(&mut other, Endpoint::new(0, 5001), Endpoint::new(addr(2), 10));
+    let sink = far.open_datagrams(&mut net, Endpoint::new(0, 9), Endpoint::default());
+    let heard = far.open_datagrams(&mut net, Endpoint::new(0, 10), Endpoint::default());
+    let its = greedy.open_datagrams(&mut net, Endpoint::new(0, 5000), to);
+    let own = other.open_datagrams(&mut net, Endpoint::new(0, 5001), Endpoint::new(addr(2), 10));
     net.settle();
-    greedy.write(its, &record(to, b"who are you"));
+    greedy.send(its, to, b"who are you");
     net.settle();
-    let mut many = Vec::new();
-    (0..4000).for_each(|_| many.extend(record(to, b"many")));
-    assert_eq!(greedy.write(its, &many), many.len());
-    other.write(own, &record(Endpoint::new(addr(2), 10), b"one"));
+    for _ in 0..4000 {
+        greedy.raw().store_datagram(its, to, None, b"many");
+    }
+    greedy.raw().kick(its);
+    other.send(own, Endpoint::new(addr(2), 10), b"one");
     let now = net.now;
     net.stack(0).round(now);
     let frames = net.stack(0).out.outside.len();
     assert!((100..=1100).contains(&frames), "{frames} in one round");
     assert!(net.stack(0).transport.has_work());
     net.settle();
-    assert_eq!(first_record(&far.read(heard)).1, b"one");
+    assert_eq!(far.receive(heard).expect("a datagram").1, b"one");
     assert_eq!(net.stack(0).stat(Stat::DatagramsOut), 4002, "all leave in the end");
-    assert!(!far.read(sink).is_empty());
+    assert!(far.receive(sink).is_some());
 }
 
 #[test]

@@ -8,11 +8,10 @@ use atoll_base::{Duration, Endpoint};
 use atoll_ip::{ChecksumOffload, V4Address};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
-use atoll_ipc::{Cause, Command, SocketOption};
+use atoll_ipc::{Cause, SocketOption};
 
 use super::front::is_ip_apart;
 use super::kit::{App, Net, Socket, Stack, addr, meet};
-use super::limits::{first_record, record, udp_lease, udp_open, udp_open_with};
 use crate::{Loss, Recovery};
 
 /// The number is that of linux/tcp_states.h.
@@ -39,8 +38,7 @@ fn die(net: &mut Net, apps: &[&App]) {
 #[test]
 fn a_connection_goes_on() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     let c = client.connect(HTTP);
     net.settle();
     let s = server.accept().expect("offered");
@@ -65,8 +63,7 @@ fn a_connection_goes_on() {
 #[test]
 fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen_only(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen_only(&mut net, 77, Endpoint::new(0, 80), 16);
     let c = client.connect(HTTP);
     net.settle();
     client.write(c, b"a question");
@@ -76,7 +73,7 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
         // The second and the third server touch nothing of it.
         die(&mut net, &[&server]);
     }
-    server.push(Command::AcceptConnection { lease: 77 });
+    server.accept_again(77);
     net.settle();
     let s = server.accept().expect("offered");
     net.settle();
@@ -94,14 +91,13 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
 #[test]
 fn offers_outlive_successors_that_die_at_once() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     let clients: Vec<Socket> = (0..8).map(|_| client.connect(HTTP)).collect();
     net.settle();
     (0..8).for_each(|n| assert_eq!(client.write(clients[n], &[n as u8; 500]), 500));
     net.settle();
     server.poll();
-    server.offers.clear();
+    server.lose_offers(77);
     let now = net.now;
     for _ in 0..3 {
         let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateful);
@@ -141,8 +137,7 @@ fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
 #[test]
 fn ports_that_nobody_has_any_more_are_the_kernels_again() {
     let (mut net, mut server, _client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     // Its predecessor has died between the ledger and the page.
     net.stack(0).page.set_port(false, 8080, true);
     net.stack(0).page.set_port(true, 53, true);
@@ -155,8 +150,7 @@ fn ports_that_nobody_has_any_more_are_the_kernels_again() {
 #[test]
 fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen_only(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen_only(&mut net, 77, Endpoint::new(0, 80), 16);
     let c = client.connect(HTTP);
     net.settle();
     let text: Vec<u8> = (0..3 * 1200u32).map(|n| (n % 251) as u8).collect();
@@ -175,7 +169,7 @@ fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
     client.write(c, &text[2896..]);
     net.wait(Duration::from_secs(2));
     die(&mut net, &[&server]);
-    server.push(Command::AcceptConnection { lease: 77 });
+    server.accept_again(77);
     net.settle();
     let s = server.accept().expect("offered");
     net.settle();
@@ -187,8 +181,7 @@ fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
 #[test]
 fn what_the_ledger_has_no_room_for_costs_its_connection() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen_only(77, Endpoint::new(0, 80), 64);
-    net.settle();
+    server.listen_only(&mut net, 77, Endpoint::new(0, 80), 64);
     let text: Vec<u8> = (0..4000u32).map(|n| (n % 251) as u8).collect();
     let clients: Vec<Socket> = (0..40).map(|_| client.connect(HTTP)).collect();
     net.settle();
@@ -198,7 +191,7 @@ fn what_the_ledger_has_no_room_for_costs_its_connection() {
     let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateful);
     assert_eq!((adoption.why, adoption.kept + adoption.lost), (Some(Loss::TextGone), 40), "{adoption:?}");
     assert!(adoption.kept > 20 && adoption.lost > 5, "{adoption:?}");
-    server.push(Command::AcceptConnection { lease: 77 });
+    server.accept_again(77);
     net.settle();
     for _ in 0..adoption.kept {
         let s = server.accept().expect("offered");
@@ -208,10 +201,12 @@ fn what_the_ledger_has_no_room_for_costs_its_connection() {
         net.settle();
     }
     assert!(server.accept().is_none());
-    // The others are reset when they send something.
+    // The others are reset, when they send something at the latest.
     let others: Vec<&Socket> = clients.iter().filter(|c| client.state(**c).2 & REPLICA_FIN == 0).collect();
     assert_eq!(others.len() as u32, adoption.lost);
-    others.iter().for_each(|c| assert_eq!(client.write(**c, b"more"), 4));
+    for c in &others {
+        client.write(**c, b"more");
+    }
     net.wait(Duration::from_secs(2));
     assert!(others.iter().all(|c| client.state(**c).1 == Cause::ConnectionReset));
 }
@@ -222,20 +217,20 @@ fn ask(
     (server, s): (&mut App, Socket),
     text: &[u8],
 ) -> Vec<u8> {
-    client.write(c, &record(ECHO, text));
+    client.send(c, ECHO, text);
     net.settle();
-    let (head, got) = first_record(&server.read(s));
+    let (peer, got) = server.receive(s).expect("a datagram");
     assert!(got == text);
-    server.write(s, &record(head.peer, &got));
+    server.send(s, peer, &got);
     net.settle();
-    first_record(&client.read(c)).1
+    client.receive(c).expect("a datagram").1
 }
 
 #[test]
 fn datagram_sockets_go_on_however_much_they_have_sent() {
     let (mut net, mut server, mut client) = stacks();
-    let s = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
-    let c = udp_open(&mut client, Endpoint::new(0, 3000), Endpoint::default());
+    let s = server.open_datagrams(&mut net, Endpoint::new(0, 7), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 3000), Endpoint::default());
     net.settle();
     let text = vec![7; 60_000];
     // This is more in all than is ever in a buffer.
@@ -245,12 +240,12 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     die(&mut net, &[&server]);
     assert!(ask(&mut net, (&mut client, c), (&mut server, s), &text) == text);
     // Unread text that has arrived is there, and text that was written and not sent is sent.
-    client.write(c, &record(ECHO, b"early"));
+    client.send(c, ECHO, b"early");
     net.settle();
-    server.store(s, &record(Endpoint::new(addr(2), 3000), b"late"));
+    server.raw().store_datagram(s, Endpoint::new(addr(2), 3000), None, b"late");
     die(&mut net, &[&server]);
-    assert_eq!(first_record(&server.read(s)).1, b"early");
-    assert_eq!(first_record(&client.read(c)).1, b"late");
+    assert_eq!(server.receive(s).expect("a datagram").1, b"early");
+    assert_eq!(client.receive(c).expect("a datagram").1, b"late");
     server.close(s);
     net.settle();
     assert_eq!(net.stack(0).buffer_bytes(), 0);
@@ -262,26 +257,21 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
 fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
     let (mut net, mut server, mut client) = stacks();
     let ports = [7, 8];
-    let all = ports.map(|port| udp_open(&mut server, Endpoint::new(0, port), Endpoint::default()));
-    let c = udp_open(&mut client, Endpoint::new(0, 3000), Endpoint::default());
+    let all = ports.map(|port| server.open_datagrams(&mut net, Endpoint::new(0, port), Endpoint::default()));
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 3000), Endpoint::default());
     net.settle();
     let octet = |turn: u8, port: u16| 100 + turn * 16 + port as u8;
     for turn in 0..6 {
         // This is more than what has come back.
         let copies = 1 + usize::from(turn % 2) * 3;
         for port in ports.repeat(copies) {
-            client.write(c, &record(Endpoint::new(addr(1), port), &[octet(turn, port); 40_000]));
+            client.send(c, Endpoint::new(addr(1), port), &[octet(turn, port); 40_000]);
             net.settle();
         }
         for (s, port) in all.iter().zip(ports) {
-            let got = server.read(*s);
-            let count = got.iter().filter(|got| **got == octet(turn, port)).count();
-            let runs: Vec<(u8, usize)> = got
-                .chunk_by(|a, b| a == b)
-                .filter(|run| run.len() > 50)
-                .map(|run| (run[0], run.len()))
-                .collect();
-            assert!((40_000 * copies..).contains(&count), "{turn} {port}: {count} of {} {runs:?}", got.len());
+            let got: Vec<Vec<u8>> =
+                core::iter::from_fn(|| server.receive(*s)).map(|(_, text)| text).collect();
+            assert!(got == vec![vec![octet(turn, port); 40_000]; copies], "{turn} {port}: {}", got.len());
         }
         if turn % 2 == 0 {
             // This is before the server has seen that all was read.
@@ -324,8 +314,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
         }
     }
     net.settle();
-    client.poll();
-    assert!(client.done.contains(&c) && client.state(c).1 == Cause::None);
+    assert!(client.is_done(c) && client.state(c).1 == Cause::None);
     // The client's end is over, and it may use its port again.
     let c = client.connect(HTTP);
     net.settle();
@@ -367,20 +356,16 @@ fn time_wait_goes_on_until_its_time_is_over() {
 #[test]
 fn a_datagram_socket_keeps_its_options() {
     let (mut net, mut server, _) = stacks();
-    let s = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
-    let Socket { slot, generation } = s;
-    server.push(Command::SetOption { slot, generation, option: SocketOption::TimeToLive, value: 7 });
+    let s = server.open_datagrams(&mut net, Endpoint::new(0, 7), Endpoint::default());
+    server.set_option(s, SocketOption::TimeToLive, 7);
     let remote = Endpoint::new(addr(2), 3000);
-    let local = Endpoint::new(addr(1), 7);
-    let lease = udp_lease(&server, s);
-    udp_open_with(&mut server, s, lease, local, remote);
-    net.settle();
+    server.connect_datagrams(&mut net, s, remote);
     die(&mut net, &[&server]);
-    server.write(s, &record(remote, b"hello"));
+    server.send(s, remote, b"hello");
     let now = net.now;
     // The neighbour is resolved first.
     net.settle();
-    server.write(s, &record(remote, b"hello"));
+    server.send(s, remote, b"hello");
     net.stack(0).round(now);
     let frame = net.stack(0).out.outside.pop_back().expect("it leaves");
     assert_eq!((frame[22], &frame[42..]), (7, &b"hello"[..]));
@@ -390,14 +375,14 @@ fn a_datagram_socket_keeps_its_options() {
 #[test]
 fn without_state_connections_are_reset_and_listeners_stay() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    let u = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
+    let u = server.open_datagrams(&mut net, Endpoint::new(0, 7), Endpoint::default());
     net.settle();
     let now = net.now;
     net.stack(0).restart(now, &[&server], Recovery::Stateless);
     net.settle();
+    client.listen(&mut net, 78, Endpoint::new(0, 80), 16);
     let (c, back) = (client.connect(HTTP), server.connect(Endpoint::new(addr(2), 80)));
-    client.listen(78, Endpoint::new(0, 80), 16);
     net.settle();
     let s = server.accept().expect("offered");
     net.settle();
@@ -425,15 +410,13 @@ fn without_state_connections_are_reset_and_listeners_stay() {
     client.write(c, b"a question");
     net.settle();
     assert_eq!(server.read(next), b"a question");
-    server.poll();
-    server.done.clear();
+    assert!(!server.is_done(s) && !server.is_done(back));
     server.close(s);
     server.close(back);
     net.settle();
-    server.poll();
-    assert_eq!(server.done, vec![s, back]);
+    assert!(server.is_done(s) && server.is_done(back));
     assert_eq!(net.stack(0).stat(Stat::BadCommands), 0);
-    server.write(u, &record(Endpoint::new(addr(2), 9), b"still here"));
+    server.send(u, Endpoint::new(addr(2), 9), b"still here");
     server.close(next);
     server.close(u);
     client.close(c);
@@ -447,27 +430,23 @@ fn without_state_connections_are_reset_and_listeners_stay() {
 fn urgent_octets_stay_urgent() {
     let (mut net, mut server, mut client) = stacks();
     let (s, c) = meet(&mut net, &mut server, &mut client);
-    let write_urgent = |app: &mut App, socket: Socket, bytes: &[u8]| {
-        let slot = app.slot(socket);
-        slot.set_send_urgent(slot.send_tail() + bytes.len() as u64);
-        app.write(socket, bytes);
-    };
-    write_urgent(&mut client, c, b"abX");
+    client.keep_urgent_inline(c);
+    client.write_urgent(c, b"abX");
     net.settle();
     die(&mut net, &[&server]);
     assert_eq!((server.slot(s).mark(), server.state(s).2 & REPLICA_URGENT), (Some(2), REPLICA_URGENT));
     // The reader stands at the mark when it moves on, as if there had been no death.
     server.slot(s).set_receive_head(2);
-    write_urgent(&mut client, c, b"cY");
+    client.write_urgent(c, b"cY");
     net.settle();
     die(&mut net, &[&server]);
     assert_eq!((server.slot(s).mark(), server.slot(s).passed_marks(2)), (Some(4), 1));
     server.slot(s).set_receive_head(4);
-    server.kick(s);
+    server.raw().kick(s);
     net.settle();
     assert_eq!(server.slot(s).passed_marks(2), 0);
     // What is sent is lost.
-    write_urgent(&mut server, s, b"deZ");
+    server.write_urgent(s, b"deZ");
     let now = net.now;
     net.stack(0).round(now);
     assert!(!net.stack(0).out.outside.is_empty());
@@ -520,8 +499,7 @@ fn a_listener_stays_where_its_address_is_gone() {
     let mut client = App::attach(net.stack(1), 2);
     let address = Some(V4Address::new(addr(1), 24));
     net.stack(0).transport.ip_mut().handle_v4_address(address);
-    server.listen(77, HTTP, 16);
-    net.settle();
+    server.listen(&mut net, 77, HTTP, 16);
     net.stack(0).transport.ip_mut().handle_v4_address(None);
     net.settle();
     die(&mut net, &[&server]);
@@ -543,8 +521,7 @@ fn an_address_that_was_told_is_there_again_at_once() {
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
     net.stack(0).transport.ip_mut().handle_v4_address(Some(V4Address::new(addr(1), 24)));
-    server.listen(77, HTTP, 16);
-    net.settle();
+    server.listen(&mut net, 77, HTTP, 16);
     let c = client.connect(HTTP);
     net.settle();
     let s = server.accept().expect("offered");

@@ -13,7 +13,6 @@ use atoll_ipc::ledger::{Ledger, LedgerConfig};
 use atoll_ipc::{Command, HeapMemory};
 
 use super::kit::{ARENA, App, Net, Socket, Stack, addr};
-use super::limits::udp_open;
 
 /// The share that a replica gives each session (`bin/atoll/src/replica.rs`).
 const SHARE: u32 = 512;
@@ -60,8 +59,7 @@ fn rounds(net: &mut Net, mut each: impl FnMut(&mut Net)) -> Rounds {
 fn connected(net: &mut Net) -> App {
     let mut server = attach(net, 1, 9);
     let mut big = attach(net, 0, 1);
-    server.listen(77, Endpoint::new(0, 80), 4096);
-    net.settle();
+    server.listen(net, 77, Endpoint::new(0, 80), 4096);
     for n in 0..MANY {
         big.connect(Endpoint::new(addr(2), 80));
         if n % 64 == 63 {
@@ -78,8 +76,7 @@ fn connected(net: &mut Net) -> App {
 fn waiting(net: &mut Net) -> App {
     let mut client = attach(net, 1, 9);
     let mut big = attach(net, 0, 1);
-    big.listen_only(77, Endpoint::new(0, 80), 4096);
-    net.settle();
+    big.listen_only(net, 77, Endpoint::new(0, 80), 4096);
     for n in 0..MANY {
         client.connect(Endpoint::new(addr(1), 80));
         if n % 64 == 63 {
@@ -109,7 +106,7 @@ fn cases() -> Vec<Case> {
         move || {
             let mut net = net();
             let mut big = waiting(&mut net);
-            big.push(command);
+            big.raw().push(command);
             rounds(&mut net, |_| {})
         }
     };
@@ -117,17 +114,16 @@ fn cases() -> Vec<Case> {
         move || {
             let mut net = net();
             let mut big = attach(&mut net, 0, 1);
-            let socket = udp_open(&mut big, Endpoint::new(0, 5353), Endpoint::default());
+            let socket = big.open_datagrams(&mut net, Endpoint::new(0, 5353), Endpoint::default());
             net.settle();
             let mut n = 0;
             rounds(&mut net, |_| {
                 // The ring is never empty, and never full.
                 for _ in 0..if n == 0 { 2000 } else { 32 } {
                     n += 1;
-                    big.push(command(n, socket));
+                    big.raw().push(command(n, socket));
                 }
-                big.poll();
-                big.replies.clear();
+                big.raw().events();
             })
         }
     };
@@ -145,7 +141,8 @@ fn cases() -> Vec<Case> {
                 let mut net = net();
                 let mut big = attach(&mut net, 0, 1);
                 for n in 0..3000 {
-                    let socket = udp_open(&mut big, Endpoint::new(0, 5000 + n), Endpoint::default());
+                    let socket =
+                        big.open_datagrams(&mut net, Endpoint::new(0, 5000 + n), Endpoint::default());
                     net.step();
                     big.slot(socket).add_holder(5);
                 }
@@ -186,7 +183,7 @@ fn cases() -> Vec<Case> {
                         lease += 1;
                         let (token, protocol, local) = (lease as u32, Protocol::Tcp, Endpoint::new(0, 0));
                         let (reuse_addr, reuse_port, v6_only) = (false, false, false);
-                        big.push(Command::Bind {
+                        big.raw().push(Command::Bind {
                             token,
                             lease,
                             protocol,
@@ -200,8 +197,7 @@ fn cases() -> Vec<Case> {
                             big.poll();
                         }
                     }
-                    big.poll();
-                    big.replies.clear();
+                    big.raw().events();
                 })
             }),
         ),

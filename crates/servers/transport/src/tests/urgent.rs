@@ -6,20 +6,13 @@ use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Ready;
 use atoll_ipc::slot::REPLICA_URGENT;
 
-use super::kit::{App, Net, Socket, Stack, addr};
-
-fn write_urgent(app: &mut App, socket: Socket, bytes: &[u8]) {
-    let slot = app.slot(socket);
-    slot.set_send_urgent(slot.send_tail() + bytes.len() as u64);
-    app.write(socket, bytes);
-}
+use super::kit::{App, Net, Stack, addr};
 
 fn two() -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
     (net, server, client)
 }
 
@@ -34,17 +27,17 @@ fn the_mark_is_published_with_its_text() {
     net.settle();
     assert!(!server.take_ready(s).contains(Ready::PRI));
     assert_eq!(server.slot(s).mark(), None);
-    write_urgent(&mut client, c, b"X");
+    client.write_urgent(c, b"X");
     net.settle();
     assert!(server.take_ready(s).contains(Ready::PRI | Ready::IN));
     assert_eq!((server.slot(s).mark(), server.state(s).2), (Some(2), REPLICA_URGENT));
     // The reader stands at the mark when it moves on.
     server.slot(s).set_receive_head(2);
-    write_urgent(&mut client, c, b"cY");
+    client.write_urgent(c, b"cY");
     net.settle();
     assert_eq!((server.slot(s).mark(), server.slot(s).passed_marks(2)), (Some(4), 1));
     server.slot(s).set_receive_head(4);
-    server.kick(s);
+    server.raw().kick(s);
     net.settle();
     assert_eq!(server.slot(s).passed_marks(2), 0);
 }
@@ -54,10 +47,11 @@ fn urgency_before_accept_is_not_lost() {
     let (mut net, mut server, mut client) = two();
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
-    write_urgent(&mut client, c, b"abX");
+    client.write_urgent(c, b"abX");
     net.settle();
     let s = server.accept().expect("offered");
     net.settle();
+    server.keep_urgent_inline(s);
     assert_eq!((server.slot(s).mark(), server.read(s)), (Some(2), b"abX".to_vec()));
 }
 
@@ -68,6 +62,7 @@ fn an_application_may_call_anything_urgent() {
         let c = client.connect(Endpoint::new(addr(1), 80));
         net.settle();
         let s = server.accept().expect("offered");
+        server.keep_urgent_inline(s);
         client.slot(c).set_send_urgent(end);
         server.slot(s).set_mark(end, Some((0, 255)));
         client.write(c, b"ab");

@@ -3,11 +3,10 @@
 use std::vec::Vec;
 
 use atoll_base::{Addr, Duration, Endpoint};
-use atoll_ipc::command::Protocol;
-use atoll_ipc::datagram::{self, Flags, RECORD_LEN, Record};
+use atoll_ipc::Cause;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Cause, Command, Event};
+use atoll_sockets::options::Name;
 use atoll_wire::icmpv6::{self, Message};
 use atoll_wire::ipv6;
 
@@ -33,7 +32,7 @@ fn exchange(net: &mut Net, server: &mut App, client: &mut App, to: Endpoint) -> 
     let s = server.accept().expect("offered");
     net.settle();
     assert_eq!(server.slot(s).local(), to);
-    assert_eq!(server.peers[&s.slot], client.slot(c).local());
+    assert_eq!(server.peer(s), client.slot(c).local());
     client.write(c, b"question");
     net.settle();
     assert_eq!(server.read(s), b"question");
@@ -46,8 +45,7 @@ fn exchange(net: &mut Net, server: &mut App, client: &mut App, to: Endpoint) -> 
 #[test]
 fn a_listener_at_any_address_takes_both_families() {
     let (mut net, mut server, mut client) = two();
-    server.listen(1, ANY_HTTP, 5);
-    net.settle();
+    server.listen(&mut net, 1, ANY_HTTP, 5);
     let (_, c) = exchange(&mut net, &mut server, &mut client, http());
     assert_eq!(client.slot(c).local().addr, addr_v6(2));
     let (_, c) = exchange(&mut net, &mut server, &mut client, Endpoint::new(addr(1), 80));
@@ -58,38 +56,15 @@ fn a_listener_at_any_address_takes_both_families() {
 #[test]
 fn a_listener_for_ipv6_alone_refuses_ipv4() {
     let (mut net, mut server, mut client) = two();
-    let (protocol, local, v6_only) = (Protocol::Tcp, ANY_HTTP, true);
-    let (reuse_addr, reuse_port) = (true, false);
-    server.push(Command::Bind { token: 1, lease: 1, protocol, local, reuse_addr, reuse_port, v6_only });
-    server.push(Command::Listen {
-        token: 2,
-        lease: 1,
-        local,
-        backlog: 5,
-        reuse_port,
-        defer_accept: 0,
-        v6_only,
-    });
-    server.push(Command::AcceptConnection { lease: 1 });
-    net.settle();
+    let opening = server.begin_to_listen_with(&[Name::ReuseAddr, Name::V6Only], 1, ANY_HTTP, 5);
+    server.complete(&mut net, opening);
+    server.accept_again(1);
     exchange(&mut net, &mut server, &mut client, http());
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     assert_eq!(client.state(c).1, Cause::ConnectionRefused);
     // Another socket may have the part that this one leaves free.
-    let local = Endpoint::new(0, 80);
-    server.push(Command::Bind {
-        token: 3,
-        lease: 2,
-        protocol,
-        local,
-        reuse_addr: false,
-        reuse_port,
-        v6_only: false,
-    });
-    net.settle();
-    server.poll();
-    assert!(matches!(server.replies.pop(), Some(Event::BindReply { token: 3, cause: Cause::None, .. })));
+    server.listen(&mut net, 2, Endpoint::new(0, 80), 5);
 }
 
 #[test]
@@ -97,8 +72,7 @@ fn the_internal_link_has_ipv6_even_where_the_outside_has_none() {
     let mut net = Net::new(Vec::from([Stack::new(1)]));
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(0), 2);
-    server.listen(1, ANY_HTTP, 5);
-    net.settle();
+    server.listen(&mut net, 1, ANY_HTTP, 5);
     let (_, c) = exchange(&mut net, &mut server, &mut client, Endpoint::at(Addr::LOOPBACK, 80));
     assert_eq!(client.slot(c).local().addr, Addr::LOOPBACK);
     let c = client.connect(http());
@@ -109,8 +83,7 @@ fn the_internal_link_has_ipv6_even_where_the_outside_has_none() {
 #[test]
 fn a_closed_connection_is_remembered_and_its_name_is_free_again() {
     let (mut net, mut server, mut client) = two();
-    server.listen(1, ANY_HTTP, 5);
-    net.settle();
+    server.listen(&mut net, 1, ANY_HTTP, 5);
     let (s, c) = exchange(&mut net, &mut server, &mut client, http());
     server.close(s);
     net.settle();
@@ -127,10 +100,9 @@ fn a_closed_connection_is_remembered_and_its_name_is_free_again() {
 fn names_are_chosen_and_refused_as_on_linux() {
     let (mut net, _server, mut client) = two();
     let mut connect = |net: &mut Net, local, remote| {
-        let Socket { slot, generation } = client.open_slot();
-        client.push(Command::Connect { slot, generation, lease: 0, local, remote });
+        let socket = client.raw().connect(0, local, remote);
         net.settle();
-        client.state(Socket { slot, generation }).1
+        client.state(socket).1
     };
     let any = Endpoint::default();
     let far = Endpoint::at(Addr::from_octets([0x30; 16]), 80);
@@ -148,8 +120,7 @@ fn names_are_chosen_and_refused_as_on_linux() {
 #[test]
 fn a_smaller_path_shrinks_segments_by_the_longer_headers() {
     let (mut net, mut server, mut client) = two();
-    server.listen(1, ANY_HTTP, 5);
-    net.settle();
+    server.listen(&mut net, 1, ANY_HTTP, 5);
     let (s, c) = exchange(&mut net, &mut server, &mut client, http());
     client.write(c, &[7; 4000]);
     let now = net.now;
@@ -188,49 +159,29 @@ fn a_smaller_path_shrinks_segments_by_the_longer_headers() {
 #[test]
 fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     let (mut net, mut server, mut client) = two();
-    let open = |app: &mut App, local, remote, v6_only| {
-        let Socket { slot, generation } = app.open_slot();
-        let (lease, protocol, reuse_port) = (slot.0.into(), Protocol::Udp, false);
-        app.push(Command::Bind { token: 1, lease, protocol, local, reuse_addr: false, reuse_port, v6_only });
-        app.push(Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only });
-        Socket { slot, generation }
-    };
-    let record = |peer, payload: &[u8]| {
-        let mut bytes =
-            datagram::encode(&Record { len: payload.len() as u32, peer, flags: Flags::empty() }).to_vec();
-        bytes.extend_from_slice(payload);
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-        bytes
-    };
-    let first = |bytes: &[u8]| {
-        let head = bytes[..RECORD_LEN].try_into().expect("a head");
-        let record = datagram::decode(&head, bytes.len() as u64).expect("a record");
-        (record.peer, bytes[RECORD_LEN..RECORD_LEN + record.len as usize].to_vec())
-    };
-    let s = open(&mut server, Endpoint::at(Addr::ANY, 53), Endpoint::default(), false);
-    let c = open(&mut client, Endpoint::at(addr_v6(2), 4000), Endpoint::at(addr_v6(1), 53), false);
+    let s = server.open_datagrams(&mut net, Endpoint::at(Addr::ANY, 53), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::at(addr_v6(2), 4000), Endpoint::at(addr_v6(1), 53));
     net.settle();
     assert_eq!(
         (client.state(c).0, client.slot(c).local()),
         (SlotState::Open, Endpoint::at(addr_v6(2), 4000))
     );
-    client.write(c, &record(Endpoint::default(), b"six"));
+    client.send(c, Endpoint::default(), b"six");
     net.settle();
-    let (peer, text) = first(&server.read(s));
+    let (peer, text) = server.receive(s).expect("a datagram");
     assert_eq!((peer, text), (Endpoint::at(addr_v6(2), 4000), b"six".to_vec()));
-    server.write(s, &record(peer, b"back"));
+    server.send(s, peer, b"back");
     net.settle();
-    assert_eq!(first(&client.read(c)), (Endpoint::at(addr_v6(1), 53), b"back".to_vec()));
-    let other = open(&mut client, Endpoint::at(Addr::ANY, 4001), Endpoint::default(), false);
+    assert_eq!(client.receive(c), Some((Endpoint::at(addr_v6(1), 53), b"back".to_vec())));
+    let other = client.open_datagrams(&mut net, Endpoint::at(Addr::ANY, 4001), Endpoint::default());
     net.settle();
-    client.write(other, &record(Endpoint::new(addr(1), 53), b"four"));
+    client.send(other, Endpoint::new(addr(1), 53), b"four");
     net.settle();
-    let bytes = server.read(s);
-    assert_eq!(first(&bytes), (Endpoint::new(addr(2), 4001), b"four".to_vec()));
+    assert_eq!(server.receive(s), Some((Endpoint::new(addr(2), 4001), b"four".to_vec())));
     // No socket has the port, which the connected socket gets as an error.
-    let lonely = open(&mut client, Endpoint::at(Addr::ANY, 4002), Endpoint::at(addr_v6(1), 99), false);
+    let lonely = client.open_datagrams(&mut net, Endpoint::at(Addr::ANY, 4002), Endpoint::at(addr_v6(1), 99));
     net.settle();
-    client.write(lonely, &record(Endpoint::default(), b"?"));
+    client.send(lonely, Endpoint::default(), b"?");
     net.settle();
     assert_eq!(client.state(lonely).1, Cause::ConnectionRefused);
 }

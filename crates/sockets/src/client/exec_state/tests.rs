@@ -37,9 +37,10 @@ fn sockets() -> Vec<Socket> {
         corked: Some(Corked {
             to: Endpoint::at(Addr::v4(0x0a00_0001), 53),
             octets: vec![1, 2, 3],
-            details: Some([7; 24]),
+            details: Some([7; 32]),
             segment: 9,
         }),
+        ..Datagram::default()
     };
     let local = Local { error_taken: true, ..Local::default() };
     let kinds = [
@@ -321,5 +322,5 @@ fn the_form_of_this_version_is_this() {
     let digest = octets.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, octet| {
         (digest ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
     });
-    assert_eq!((VERSION, TABLE.len(), octets.len(), digest), (5, 51, 626, 0xac5c_c7b7_ea22_2c75));
+    assert_eq!((VERSION, TABLE.len(), octets.len(), digest), (6, 52, 642, 0x1537_cca5_8e27_98f0));
 }

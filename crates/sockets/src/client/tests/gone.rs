@@ -26,7 +26,7 @@ fn read(client: &mut Client<Simulated>, object: u32) -> Result<Vec<u8>, Failure>
     let target = &mut octets[..];
     let targets = move || std::iter::once(target);
     let received = client.receive_octets(object, targets, 64, Receiving::default(), &mut done)?;
-    Ok(octets[..received.len].to_vec())
+    Ok(octets[..received].to_vec())
 }
 
 fn write(client: &mut Client<Simulated>, object: u32) -> Result<(), Failure> {

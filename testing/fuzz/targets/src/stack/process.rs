@@ -6,8 +6,8 @@ use std::mem;
 
 use atoll_base::{Addr, Endpoint, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
-use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::control::{Reply, User};
+use atoll_ipc::command::{CloseMode, DatagramKind, Protocol};
+use atoll_ipc::control::User;
 use atoll_ipc::lease::Pass;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, STACK_PAGE_BYTES, StackFacts, StackPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
@@ -15,8 +15,7 @@ use atoll_ipc::{Command, SocketOption};
 use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Object, any};
-use atoll_sockets::client::session::Session;
-use atoll_sockets::client::simulated::{Moment, Opening, Simulated, shared};
+use atoll_sockets::client::simulated::{Moment, Opening, Simulated, joined};
 use atoll_sockets::client::transfer::{Receiving, Sending};
 use atoll_sockets::options::Name;
 use atoll_sockets::{Errno, Failure};
@@ -100,10 +99,7 @@ impl Process {
             mtu: 1500,
             ..StackFacts::default()
         });
-        let reply = Reply::Joined { session: id.0, key: 0, member: 0, replicas: 1, config: ARENA };
-        let shared = shared(stack, page.clone(), [(replica.clone(), arena.clone())]);
-        let (mut client, clock) = (Client::new(), Moment::default());
-        client.adopt(Session::new(&reply, shared).expect("a whole session"), clock.clone(), id.0.into());
+        let (mut client, clock) = joined(id.0, ARENA, stack, page.clone(), (replica.clone(), arena.clone()));
         let listener = client.insert(Object::socket(Protocol::Tcp, false, true));
         Process {
             id,
@@ -378,7 +374,7 @@ impl Process {
         let option = SocketOption::from_u8(1 + input.byte() % 19).unwrap_or(SocketOption::NoDelay);
         match input.byte() % 13 {
             0 => {
-                let protocol = if input.flip() { Protocol::Tcp } else { Protocol::Udp };
+                let protocol = input.pick(&[Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Raw]);
                 Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
             }
             1 => Command::Release { lease },
@@ -395,7 +391,16 @@ impl Process {
             4 => Command::StopAccepting { lease },
             5 => Command::Claim { slot, generation },
             6 => Command::Connect { slot, generation, lease, local, remote },
-            7 => Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
+            7 => Command::UdpOpen {
+                slot,
+                generation,
+                lease,
+                local,
+                remote,
+                reuse_port,
+                v6_only,
+                kind: DatagramKind::from_u8(input.byte() % 3).unwrap_or_default(),
+            },
             8 => Command::Kick { slot, generation },
             9 => Command::SetOption { slot, generation, option, value },
             10 => Command::SetListenerOption { lease, option, value },

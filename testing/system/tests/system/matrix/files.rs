@@ -1,14 +1,14 @@
-//! Servers of files: rsync, vsftpd, Samba.
+//! Servers of files: rsync, vsftpd, ProFTPD, Samba.
 
 use std::os::unix::fs::PermissionsExt;
 
 use atoll_system_tests::{Net, Proc, Stack};
 
-use super::{folder_of, installed, path};
+use super::{folder_of, installed, path, unpacked};
 use crate::servers::megabyte;
 
 on_both_stacks![vsftpd];
-soak_on_both_stacks![rsync, samba];
+soak_on_both_stacks![rsync, samba, proftpd];
 
 /// Whether a file of the scratch folder holds the megabyte.
 fn is_megabyte(net: &Net, name: &str) -> bool {
@@ -111,6 +111,29 @@ fn vsftpd(stack: Stack) {
     );
     let mut server = net.serve(&installed("vsftpd"), &[&config]);
     transfers(&net, &mut server, "upload");
+}
+
+/// A process for each session, which asks for SIGURG, gives up capabilities in its one thread, and changes
+/// its user again and again. http://www.proftpd.org/docs/
+fn proftpd(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = ftp_folder(&net, "ftp");
+    let own = folder_of(&net, "own", "root");
+    let config = net.scratch.file(
+        "proftpd.conf",
+        format!(
+            "ServerName atoll.test\nServerType standalone\nPort 21\nUser nobody\nGroup nogroup\n\
+             UseIPv6 off\nPidFile {own}/pid\nScoreboardFile {own}/scores\nSystemLog {own}/log\n\
+             WtmpLog off\nTransferLog none\nDelayEngine off\nUseReverseDNS off\nControlsEngine off\n\
+             AuthOrder mod_auth_unix.c\nRequireValidShell off\nDefaultServer on\n<Anonymous {folder}>\n\
+             User ftp\nGroup nogroup\nUserAlias anonymous ftp\n</Anonymous>\n"
+        ),
+    );
+    let program = unpacked("proftpd-core").join("usr/sbin/proftpd");
+    let mut server = net.serve(&program.to_string_lossy(), &["-n", "-c", &config]);
+    transfers(&net, &mut server, "upload");
+    let log = std::fs::read_to_string(path(&net, "own/log")).unwrap_or_default();
+    assert!(!log.contains("signal"), "{log}");
 }
 
 /// smbd forks for each connection and has a process that tells the others of changes.

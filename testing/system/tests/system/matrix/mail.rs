@@ -1,12 +1,12 @@
-//! Servers of mail: Postfix. Exim is in `servers.rs`.
+//! Servers of mail: Postfix, Dovecot. Exim is in `servers.rs`.
 
 use std::os::unix::fs::PermissionsExt;
 
 use atoll_system_tests::{Net, Proc, Stack};
 
-use super::{folder_of, give, path, unpacked};
+use super::{folder_of, give, installed, path, unpacked};
 
-soak_on_both_stacks![postfix];
+soak_on_both_stacks![postfix, dovecot];
 
 /// What postfix(1) calls a private folder of its queue.
 const QUEUE: [&str; 11] = [
@@ -100,3 +100,42 @@ while left:
             say(b'221 bye'); break
         else:
             say(b'250 ok')";
+
+/// A process in a chroot logs users in and hands their connections to another process over a unix socket; all
+/// of them have limits of address space, and were executed with a cleared environment.
+/// https://doc.dovecot.org/2.3/
+fn dovecot(stack: Stack) {
+    let net = Net::configured(stack, "[users]\nallow = [\"dovenull\"]\n");
+    let own = folder_of(&net, "own", "root");
+    let home = folder_of(&net, "home", "ftp");
+    let config = net.scratch.file(
+        "dovecot.conf",
+        format!(
+            "protocols = imap\nlisten = *\nbase_dir = {own}/run\nstate_dir = {own}/state\nssl = no\n\
+             disable_plaintext_auth = no\nlog_path = {own}/log\nmail_location = maildir:~/mail\n\
+             first_valid_uid = 1\npassdb {{\n driver = static\n args = password=secret\n}}\n\
+             userdb {{\n driver = static\n args = uid=ftp gid=nogroup home={home}/%u\n}}\n\
+             service imap-login {{\n inet_listener imaps {{\n port = 0\n }}\n}}\n"
+        ),
+    );
+    let mut server = net.serve(&installed("dovecot"), &["-F", "-c", &config]);
+    net.listens(&mut server, 143);
+    let talk = "import imaplib, sys
+text = b'Subject: x\\r\\n\\r\\n' + b'hello\\r\\n' * 100000
+for turn in range(3):
+    with imaplib.IMAP4(sys.argv[1], timeout=40) as mail:
+        mail.login('user%d' % turn, 'secret')
+        mail.append('INBOX', None, None, text)
+        mail.select()
+        print(mail.fetch('1', '(RFC822)')[1][0][1] == text)";
+    let log = || std::fs::read_to_string(path(&net, "own/log")).unwrap_or_default();
+    let mut clients: Vec<Proc> =
+        (0..3).map(|_| net.client("/usr/bin/python3", &["-c", talk, Net::SERVER])).collect();
+    for client in &mut clients {
+        assert!(client.end(90).success(), "{}\n{}", client.report(), log());
+        assert_eq!(client.output(), "True\n".repeat(3), "{}", log());
+    }
+    assert!(server.runs() && !(server.errors() + &log()).contains("libatoll"), "{}", log());
+    drop(server);
+    give(std::path::Path::new(&home), "root");
+}

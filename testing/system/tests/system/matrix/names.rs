@@ -1,11 +1,12 @@
-//! Servers of names: BIND, NSD, Unbound. They answer over UDP and TCP, to one that asks and to dnsperf.
+//! Servers of names: BIND, dnsmasq, NSD, Unbound. They answer over UDP and TCP, to one that asks and to
+//! dnsperf.
 
 use atoll_system_tests::{Net, Proc, Stack, program};
 
 use super::{folder_of, installed};
 
 on_both_stacks![unbound];
-soak_on_both_stacks![bind, nsd];
+soak_on_both_stacks![bind, nsd, dnsmasq];
 
 const ZONE: &str = "$ORIGIN example.test.\n$TTL 60\n\
     @ IN SOA ns.example.test. me.example.test. 1 3600 600 86400 60\n\
@@ -26,10 +27,14 @@ fn answers(net: &Net, server: &Proc, name: &str, expected: &[&str]) {
     }
 }
 
-/// Sends many questions at a time; each is answered.
+/// Sends many questions at a time over UDP, and over TCP; each is answered.
 fn answers_many(net: &Net, server: &mut Proc) {
+    answers_many_over(net, server, &["udp", "tcp"]);
+}
+
+fn answers_many_over(net: &Net, server: &mut Proc, modes: &[&str]) {
     let questions = net.scratch.file("questions", "www.example.test A\nns.example.test A\n");
-    for mode in ["udp", "tcp"] {
+    for mode in modes {
         let mut dnsperf = net.on_client(&installed("dnsperf"));
         dnsperf.args(["-s", Net::SERVER, "-d", &questions, "-n", "500", "-c", "8", "-q", "32"]);
         dnsperf.args(["-m", mode, "-t", "20"]);
@@ -80,6 +85,25 @@ fn nsd(stack: Stack) {
     net.listens(&mut server, 53);
     answers(&net, &server, "www.example.test", &["192.0.2.7"]);
     answers_many(&net, &mut server);
+}
+
+/// One process, which asks with each question to which address it was sent, and forks for each connection.
+/// https://thekelleys.org.uk/dnsmasq/docs/dnsmasq-man.html
+fn dnsmasq(stack: Stack) {
+    let net = Net::configured(stack, "[users]\nallow = [\"nobody\"]\n");
+    let mut other = net.client("/usr/bin/python3", &[&program("dns.py"), "198.18.0.1", "53"]);
+    other.says("answering", 10);
+    let own = ["--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file="];
+    let rest = ["--user=nobody", "--log-facility=-", "--server=/here.test/198.18.0.1"];
+    let records = ["www.example.test,192.0.2.7", "ns.example.test,198.18.0.2"];
+    let records = records.map(|record| format!("--host-record={record}"));
+    let arguments = [&own[..], &rest, &records.each_ref().map(String::as_str)].concat();
+    let mut server = net.serve(&installed("dnsmasq"), &arguments);
+    net.listens(&mut server, 53);
+    answers(&net, &server, "www.example.test", &["192.0.2.7"]);
+    answers(&net, &server, "here.test", &["198.18.0.1", "198.18.0.77"]);
+    // It closes a connection after some questions, and dnsperf counts those that were under way as lost.
+    answers_many_over(&net, &mut server, &["udp"]);
 }
 
 /// Two threads; what it does not know it asks of a server at the client's end.

@@ -1,12 +1,13 @@
-//! Servers of the Web that stand before others: Squid, Varnish, nginx before PHP.
+//! Servers of the Web that stand before others: Squid, Varnish, nginx before PHP, Caddy; and busybox, which
+//! is static.
 
 use atoll_system_tests::{Net, Proc, Stack, until};
 
-use super::{folder_of, installed, path};
+use super::{folder_of, installed, path, unpacked};
 use crate::servers::{fetch, megabyte};
 
 on_both_stacks![squid, php_fpm];
-soak_on_both_stacks![varnish];
+soak_on_both_stacks![varnish, caddy, busybox];
 
 /// A server of files at the client's end.
 fn origin(net: &Net) -> Proc {
@@ -126,4 +127,48 @@ fn php_fpm(stack: Stack) {
     let report = Proc::start(&mut ab, None).success(60);
     assert!(report.contains("Failed requests:        0"), "{report}\n{}", fpm.report());
     assert!(fpm.runs() && !fpm.errors().contains("libatoll"), "{}", fpm.report());
+}
+
+/// A program of Go without cgo, which serves files, and asks a server at the client's end.
+/// https://caddyserver.com/docs/
+fn caddy(stack: Stack) {
+    let net = Net::new(stack);
+    let _origin = origin(&net);
+    let folder = net.scratch.path().to_string_lossy().into_owned();
+    let config = net.scratch.file(
+        "Caddyfile",
+        format!(
+            "{{\n admin off\n}}\n:80 {{\n root * {folder}\n file_server\n}}\n\
+             :81 {{\n reverse_proxy 198.18.0.1:8000\n}}\n"
+        ),
+    );
+    let mut server = net.on_stack(&installed("caddy"));
+    server.env("HOME", &folder).args(["run", "--config", &config, "--adapter", "caddyfile"]);
+    let mut server = Proc::start(&mut server, None);
+    for port in [80, 81] {
+        net.listens(&mut server, port);
+        assert!(fetch(&net, port, "/big") == megabyte(), "{}", server.report());
+        let url = format!("http://{}:{port}/small", Net::SERVER);
+        let said = net.client("ab", &["-q", "-s", "20", "-n", "300", "-c", "8", "-k", &url]).success(60);
+        assert!(said.contains("Failed requests:        0"), "{said}\n{}", server.report());
+    }
+    assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
+}
+
+/// A static program, which forks for each connection, as server and as client.
+fn busybox(stack: Stack) {
+    let net = Net::new(stack);
+    let _origin = origin(&net);
+    let busybox = unpacked("busybox-static").join("bin/busybox").to_string_lossy().into_owned();
+    let folder = net.scratch.path().to_string_lossy().into_owned();
+    let mut server = net.serve(&busybox, &["httpd", "-f", "-p", "80", "-h", &folder]);
+    net.listens(&mut server, 80);
+    assert!(fetch(&net, 80, "/big") == megabyte(), "{}", server.report());
+    let url = format!("http://{}/small", Net::SERVER);
+    let said = net.client("ab", &["-q", "-s", "20", "-n", "100", "-c", "8", &url]).success(60);
+    assert!(said.contains("Failed requests:        0"), "{said}\n{}", server.report());
+    let target = path(&net, "by-wget");
+    net.serve(&busybox, &["wget", "-q", "-O", &target, "http://198.18.0.1:8000/big"]).success(60);
+    assert!(std::fs::read(&target).is_ok_and(|got| got == megabyte()), "busybox wget");
+    assert!(server.runs() && !server.errors().contains("libatoll"), "{}", server.report());
 }

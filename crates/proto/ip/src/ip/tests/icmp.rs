@@ -106,6 +106,7 @@ fn fragmentation_needed_is_given_up_with_mtu_and_sequence_number() {
         protocol: Protocol::TCP,
         tuple: FourTuple { local: Endpoint::new(US, 80), remote: Endpoint::new(FAR, 40000) },
         quoted_seq: Some(SeqNum(12345)),
+        quoted: [0, 80, 0x9c, 0x40, 0, 0, 0x30, 0x39],
         reporter: PEER.into(),
     };
     assert_eq!(receive(&mut ip, &frame), Received::Error(expected));

@@ -1,0 +1,82 @@
+//! The network errors about what a datagram socket has sent: ip(7), `IP_RECVERR`; recv(2), `MSG_ERRQUEUE`.
+//!
+//! They come as records between the datagrams. This process moves each that is at the head of a slot into a
+//! queue, from which calls with MSG_ERRQUEUE read it, and the next other call fails with its errno. As with
+//! datagrams, of several processes that share a socket one gets an error.
+
+use alloc::boxed::Box;
+
+use super::Client;
+use super::fault_queue::FAULTS_MAX;
+use super::object::{Kind, Place, Socket};
+use super::platform::Platform;
+use super::transfer::Received;
+use crate::{Errno, Failure};
+
+impl<P: Platform> Client<P> {
+    /// Takes the errors at the heads of the slots of a socket that asks for errors.
+    pub(super) fn take_faults(&mut self, object: u32) -> Result<(), Failure> {
+        let Some(socket) = self.socket(object) else { return Ok(()) };
+        let Kind::Datagram(datagram) = &socket.kind else { return Ok(()) };
+        if !socket.keeps_errors() {
+            return Ok(());
+        }
+        for at in 0..datagram.places.len() {
+            if let Some(place) = self.socket(object).and_then(|socket| socket.places().get(at)).copied() {
+                self.take_faults_at(object, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the errors at the head of one slot, and leaves what is more than wait in this process: a hostile
+    /// replica may write them without end, and the lock of the state is held.
+    pub(super) fn take_faults_at(&mut self, object: u32, place: Place) -> Result<(), Failure> {
+        for _ in 0..FAULTS_MAX {
+            let turn = self.turn(object)?;
+            let Some(slot) = self.datagrams(place).filter(|slot| slot.has_waiting()) else { return Ok(()) };
+            let Some(waiting) = slot.waiting() else { return Ok(()) };
+            let Some(fault) = waiting.fault else { return Ok(()) };
+            let kick = slot.consume(&waiting, &waiting);
+            drop(turn);
+            if kick {
+                self.kick(place);
+            }
+            if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
+                datagram.faults.push(waiting.peer, fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the oldest error, with what it quotes of the packet behind the header that the program did
+    /// not write: recvmsg(2) with MSG_ERRQUEUE. Never waits.
+    pub fn receive_fault<'b>(
+        &mut self,
+        object: u32,
+        targets: impl Iterator<Item = &'b mut [u8]>,
+    ) -> Result<Received, Failure> {
+        self.take_faults(object)?;
+        let Some(socket) = self.socket_mut(object) else { return Err(Errno::EBADF.into()) };
+        let v6 = socket.v6;
+        // The header of UDP is all that an error quotes of a datagram.
+        let has_header = socket.protocol.is_icmp();
+        let Kind::Datagram(datagram) = &mut socket.kind else { return Err(Failure::WouldBlock) };
+        let (to, fault) = datagram.faults.pop().ok_or(Failure::WouldBlock)?;
+        let text = if has_header { &fault.quoted.0[..] } else { &[] };
+        let mut len = 0;
+        for target in targets {
+            let now = target.len().min(text.len() - len);
+            target[..now].copy_from_slice(&text[len..len + now]);
+            len += now;
+        }
+        let truncated = len < text.len();
+        Ok(Received {
+            len,
+            peer: Some((to, v6)),
+            truncated,
+            fault: Some(Box::new(fault)),
+            ..Received::default()
+        })
+    }
+}
