@@ -117,7 +117,7 @@ print(numbers(v4, 20), numbers(v6, 0), select.select([v4, v6], [], [], 0)[0])
         let mut listener = net.serve("/usr/bin/python3", &["-c", program]);
         listener.says("ready", 60);
         for host in ["198.18.0.2", "2001:db8::2"] {
-            // Without a deadline: with one, ping asks more often where an answer takes longer than its interval.
+            // Without a deadline, with which ping asks more often if an answer takes long.
             run(net.on_client("sh"), &format!("ping -n -q -W 20 -c 5 -i 0.01 {host}"));
         }
         let said = listener.success(60);
