@@ -1,5 +1,6 @@
 /* What do system calls do that a program makes by an instruction of its own? One behaviour by name; what it prints must be the same on
  * every stack: raw CASE. Both ends live in one process (or its children), on the loopback. */
+#include <alloca.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -511,6 +512,36 @@ static void children(void)
     }
 }
 
+/* A fork by clone(2) with `pad` octets more on the stack. Returns whether a vector register of the parent is as before: all octets of
+ * it have to be 7. */
+__attribute__((target("avx"), noinline)) static int forks_with(int pad)
+{
+    unsigned char *room = alloca(pad + 1), vector[32], after[32];
+    memset(vector, 7, sizeof vector);
+    room[0] = 0;
+    long child = SYS_clone;
+    register long r10 __asm__("r10") = 0;
+    register long r8 __asm__("r8") = 0;
+    __asm__ volatile("vmovdqu %3, %%ymm15\n\tsyscall\n\tvmovdqu %%ymm15, %1"
+                     : "+a"(child), "=m"(after), "+r"(room)
+                     : "m"(vector), "D"((long)SIGCHLD), "S"(0L), "d"(0L), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "xmm15", "memory");
+    if (child == 0)
+        raw(SYS_exit_group, 0);
+    MUST(child);
+    MUST(raw(SYS_wait4, child, NULL, 0, NULL));
+    return !memcmp(vector, after, sizeof vector);
+}
+
+/* Nothing is written to what the kernel keeps on the stack during a trap, wherever the stack is. */
+static void registers_of_parents(void)
+{
+    int ends[2];
+    make_pair(ends);
+    for (int pad = 0; pad < 256; pad += 16)
+        show("kept", !__builtin_cpu_supports("avx") || forks_with(pad));
+}
+
 static void executed(void)
 {
     int ends[2], status;
@@ -588,7 +619,7 @@ static const struct {
 #define CASE(name) {#name, name}
     CASE(connections), CASE(waiting), CASE(datagrams), CASE(registers_are_kept), CASE(interrupted), CASE(restarted), CASE(handlers_jump),
     CASE(blocked_signals), CASE(calls_in_handlers), CASE(a_filter_that_traps), CASE(sigsys_ends_the_process),
-    CASE(threads_of_the_c_library), CASE(threads_of_the_programs), CASE(children), CASE(executed), CASE(short_stacks), CASE(files_of_proc),
+    CASE(threads_of_the_c_library), CASE(threads_of_the_programs), CASE(children), CASE(registers_of_parents), CASE(executed), CASE(short_stacks), CASE(files_of_proc),
 };
 
 int main(int count, char **arguments)

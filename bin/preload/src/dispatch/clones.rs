@@ -118,13 +118,13 @@ pub unsafe fn arguments(at: *const u8, len: usize) -> Option<Arguments> {
     Some(words)
 }
 
-/// Returns the registers behind the frame that begins with a call: [`super::stubs::Frame`].
+/// Returns the registers of the program at a call.
 ///
 /// # Safety
-/// The trap has put them there, as it does for a clone(2).
-pub unsafe fn registers(call: *mut Words) -> Registers {
+/// The call is where a stub has put it: [`super::stubs::Frame`].
+pub unsafe fn registers(call: *const Words) -> Registers {
     // SAFETY: the caller's promise.
-    unsafe { call.cast::<super::stubs::Frame>().add(1).cast::<Registers>().read() }
+    unsafe { &*call.cast::<super::stubs::Frame>() }.registers()
 }
 
 /// Changes the stack pointer with which the program goes on after a call.

@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{TEXT, TEXT_LEN, carry, endings};
+use super::{TEXT, TEXT_LEN, Words, carry, endings};
 use crate::instruction::INSTRUCTION;
-use crate::shadow::{ANY, IS_ENDING, PROGRAM_FS, SHADOWS, SHADOWS_LEN, STACK};
+use crate::shadow::{ANY, IS_ENDING, PROGRAM_FS, Registers, SHADOWS, SHADOWS_LEN, STACK};
 
 /// The length of the processor's state: XSAVE's area, for all that is switched on.
 static STATE_LEN: AtomicUsize = AtomicUsize::new(4096);
@@ -133,6 +133,11 @@ macro_rules! carries_out {
                 "push r11",
                 "push rcx",
                 "pushfq",
+                "push rbx", // what functions keep is here for the child of a clone(2)
+                "push r12",
+                "push r13",
+                "push r14",
+                "push r15",
                 "push rbp",
                 "mov rbp, rsp",
                 "push r9", // from here on this is a `Words`
@@ -169,6 +174,7 @@ macro_rules! carries_out {
                 "pop r8",
                 "pop r9",
                 "pop rbp",
+                "lea rsp, [rsp + 40]",
                 "popfq",
                 $($leaving,)*
                 "pop rcx",
@@ -185,11 +191,26 @@ macro_rules! carries_out {
 /// What [`carries_out`] has on the stack while it calls [`carry`].
 #[repr(C)]
 pub struct Frame {
-    words: super::Words,
-    /// `rbp`, the flags, and where the program goes on.
-    kept: [usize; 3],
+    words: Words,
+    rbp: usize,
+    r15: usize,
+    r14: usize,
+    r13: usize,
+    r12: usize,
+    rbx: usize,
+    flags: usize,
+    rip: usize,
     /// The program's stack pointer when it goes on.
     pub sp: usize,
+}
+
+impl Frame {
+    /// Returns the registers with which the program goes on.
+    pub fn registers(&self) -> Registers {
+        let [rdi, rsi, rdx, r10, r8, r9] = self.words.words.map(|word| word as usize);
+        let Frame { rbp, r15, r14, r13, r12, rbx, rip, sp, .. } = *self;
+        Registers { rbx, rbp, r12, r13, r14, r15, rdi, rsi, rdx, r8, r9, r10, rsp: sp, rip }
+    }
 }
 
 carries_out! { carry_out, [], [], }

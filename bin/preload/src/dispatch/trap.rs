@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use atoll_base::KernelNetwork;
 use libc::{siginfo_t, ucontext_t};
 
-use super::clones::{Clone, Kind, is_clone};
+use super::clones::{Clone, Kind};
 use super::{PROGRAM_DISPATCHES, Words, guests, leave_behind, masks, segment_around, stacks, stubs, threads};
 use crate::instruction::{INSTRUCTION, direct};
 use crate::settings::settings;
@@ -176,7 +176,7 @@ unsafe fn sort_call_of_guest(registers: &mut Registers<'_>, shadow: &Shadow) -> 
         _ if guests::concerns_us(number) || unsafe { concerns_us(number, registers) } => {
             let sp = registers.get(libc::REG_RSP) as usize;
             let stack = stacks::choose_of_guest(shadow, sp, &registers.0.uc_stack);
-            registers.carry_out(stubs::carry_out_of_guest, stack);
+            registers.go_to(stubs::carry_out_of_guest, stack);
             return true;
         }
         _ => registers.go_to(stubs::pass_on, 0),
@@ -242,37 +242,6 @@ impl Registers<'_> {
         self.set(libc::REG_RIP, stub as *const () as usize);
     }
 
-    /// Goes on in a stub that carries the call out on a stack. For a clone(2) it finds the registers there.
-    fn carry_out(&mut self, stub: unsafe extern "C" fn(), mut stack: usize) {
-        if is_clone(self.number()) {
-            stack = (stack - size_of::<shadow::Registers>()) & !63;
-            // SAFETY: below what is in use of a stack.
-            unsafe { (stack as *mut shadow::Registers).write(self.all()) };
-        }
-        self.go_to(stub, stack);
-    }
-
-    /// Returns the registers with which a child goes on.
-    fn all(&self) -> shadow::Registers {
-        let word = |register| self.get(register) as usize;
-        shadow::Registers {
-            rbx: word(libc::REG_RBX),
-            rbp: word(libc::REG_RBP),
-            r12: word(libc::REG_R12),
-            r13: word(libc::REG_R13),
-            r14: word(libc::REG_R14),
-            r15: word(libc::REG_R15),
-            rdi: word(libc::REG_RDI),
-            rsi: word(libc::REG_RSI),
-            rdx: word(libc::REG_RDX),
-            r8: word(libc::REG_R8),
-            r9: word(libc::REG_R9),
-            r10: word(libc::REG_R10),
-            rsp: word(libc::REG_RSP),
-            rip: word(libc::REG_RIP),
-        }
-    }
-
     /// Returns the call.
     fn call(&self) -> Words {
         let registers =
@@ -331,7 +300,7 @@ unsafe fn sort_call(mut registers: Registers<'_>) {
         // SAFETY: the program's arguments.
         number if unsafe { concerns_us(number, &registers) } => {
             let stack = stacks::choose(registers.get(libc::REG_RSP) as usize, &registers.0.uc_stack);
-            registers.carry_out(stubs::carry_out, stack);
+            registers.go_to(stubs::carry_out, stack);
         }
         _ => registers.go_to(stubs::pass_on, 0),
     }

@@ -116,7 +116,7 @@ unsafe fn clone(call: &Words, at: *mut Words, shadow: Option<&Shadow>) -> Option
     match (clone.kind(), shadow) {
         (Kind::Thread, _) => {
             let fs = shadow.map(|shadow| shadow.program_fs.load(Ordering::Relaxed));
-            // SAFETY: the trap has put the registers there.
+            // SAFETY: a stub has put the call there.
             Some(unsafe { guests::create(clone, clones::registers(at), fs.unwrap_or_else(shadow::fs_base)) })
         }
         // SAFETY: the program's call.

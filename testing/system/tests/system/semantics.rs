@@ -105,7 +105,8 @@ cases! {
     raw,
         connections, waiting, datagrams, registers_are_kept, interrupted, restarted, handlers_jump,
         blocked_signals, calls_in_handlers, a_filter_that_traps, sigsys_ends_the_process,
-        threads_of_the_c_library, threads_of_the_programs, children, executed, short_stacks, files_of_proc
+        threads_of_the_c_library, threads_of_the_programs, children, registers_of_parents, executed,
+        short_stacks, files_of_proc
 }
 
 /// The same of static programs, whose threads and memory are not those of the library's own C library.
