@@ -163,9 +163,11 @@ pub fn wait(
         return Ok(0);
     }
     let mut ticket = Ticket::new(&timeout);
-    let (deadline, only_kernel) = STATE.with(|state| {
+    let (deadline, only_kernel, mut result) = STATE.with(|state| {
         state.begin_call(&mut ticket, || Pinned::One(Some(epoll)));
-        let only_kernel = state.client.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
+        let result = if state.sleepers.is_requested() { Err(CANCELLED) } else { Ok(0) };
+        let is_only_kernel = |set: &&mut Set<Linux>| result.is_ok() && set.members.is_empty();
+        let only_kernel = state.client.set_mut(epoll).filter(is_only_kernel).map(|set| {
             set.kernel.sleepers += 1;
             set.kernel.fd
         });
@@ -173,9 +175,8 @@ pub fn wait(
             state.sleep(ticket, Sleep { kernel_set: Some(epoll), ..Sleep::default() });
             state.doze_off(ticket, Some(fd));
         }
-        (timeout.map(|timeout| state.now() + timeout), only_kernel)
+        (timeout.map(|timeout| state.now() + timeout), only_kernel, result)
     });
-    let mut result = Ok(0);
     if let Some(fd) = only_kernel {
         // The thread sleeps in the kernel's instance, because there is nothing else in the set.
         reserved::before_sleep();

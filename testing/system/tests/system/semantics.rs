@@ -96,7 +96,8 @@ cases! {
         standard_io, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
         epoll_is_fair, edges_wake_one_thread, many_threads, send_file_moves_the_position, low_water_mark,
         event_descriptors_beside_sockets, cancelled_while_blocked, cancelled_before_a_call,
-        cancellation_switched_off, cancelled_at_any_time, one_of_many_is_cancelled,
+        cancellation_switched_off, cancelled_at_any_time, cancelled_while_falling_asleep,
+        one_of_many_is_cancelled,
         handlers_end_their_thread, calls_by_number, confined_by_a_filter,
         rights_are_given_up_by_one_thread
 }
