@@ -15,7 +15,8 @@
 //!
 //! * [`trap`]: decides what becomes of a call; [`stubs`]: the ways back into the program
 //! * [`threads`]: which threads have the C library's memory; [`masks`]: SIGSYS is never blocked
-//! * [`rewriting`], [`sites`]: calls of static programs that come here without a trap
+//! * [`rewriting`], [`sites`]: calls of static programs, and of those of Go, that come
+//!   here without a trap
 //! * [`guests`]: threads of the program that have memory of their own besides; [`clones`]: what makes
 //!   them; [`endings`]: their ends
 //!

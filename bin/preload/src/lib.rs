@@ -126,6 +126,8 @@ unsafe extern "C" fn start(_count: c_int, arguments: *const *const c_char) {
     call_state::install();
     hang_up::install(gone::mend);
     dispatch::start(symbols::carry_out);
+    // SAFETY: the C library calls constructors before anything of the program.
+    unsafe { dispatch::rewriting::rewrite_loaded() };
     say_how();
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);

@@ -195,6 +195,7 @@ real! {
     fn statx(directory: usize, path: usize, flags: usize, mask: usize, status: usize) -> usize;
     fn readlink(path: usize, buf: usize, len: usize) -> usize;
     fn readlinkat(directory: usize, path: usize, buf: usize, len: usize) -> usize;
+    fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
     fn daemon(keeps_folder: c_int, keeps_descriptors: c_int) -> c_int;
     fn login_tty(fd: c_int) -> c_int;
     fn forkpty(

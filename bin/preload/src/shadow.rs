@@ -11,6 +11,9 @@
 //! Whoever enters the library from such a thread changes the FS base, and changes it back: the handler of
 //! SIGSYS and its stubs ([`crate::dispatch`]), and what the kernel calls for a signal ([`crate::handlers`]).
 //! The bases are read and written by instructions (FSGSBASE), which the processor and the kernel must know.
+//!
+//! A thread of the C library's has a shadow, too, where its calls come without a trap and its own stacks are
+//! too short for them (Go with cgo): [`begin_own`]. It has one FS base.
 
 use std::arch::asm;
 use std::ffi::{c_long, c_void};
@@ -23,6 +26,8 @@ use crate::instruction::direct;
 
 /// The most guests of a process. Their shadows take memory only where they are used.
 const GUESTS_MAX: usize = 16_384;
+/// The most threads of the C library's that have a shadow: [`begin_own`]. Those beyond are trapped.
+const OWN_MAX: usize = 4096;
 
 /// A thread's registers when it begins to run the program's code, in the order of the fields.
 #[repr(C)]
@@ -104,14 +109,18 @@ pub const STACK_LEN: usize = 256 << 10;
 /// there, too, if it has no stack for them.
 pub const ALTERNATE_LEN: usize = 64 << 10;
 
-/// The shadows. Their addresses tell the GS base of a guest from one that a program has set for itself.
-pub static SHADOWS: [Shadow; GUESTS_MAX] = [const { Shadow::new() }; GUESTS_MAX];
+/// The shadows: first those of guests, then those of the C library's threads. Their addresses tell a GS base
+/// of ours from one that a program has set for itself.
+pub static SHADOWS: [Shadow; GUESTS_MAX + OWN_MAX] = [const { Shadow::new() }; GUESTS_MAX + OWN_MAX];
+/// The octets of those of guests, and of all.
 pub const SHADOWS_LEN: usize = size_of::<[Shadow; GUESTS_MAX]>();
+pub const ALL_LEN: usize = size_of::<[Shadow; GUESTS_MAX + OWN_MAX]>();
 
-/// How many of them, from the first, have ever been taken.
+/// How many of those of guests, and of the others, have ever been taken, from the first.
 static USED: AtomicUsize = AtomicUsize::new(0);
+static OWN_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there are guests, or were: only then is the GS base read.
+/// Whether there are shadows, or were: only then is the GS base read.
 pub static ANY: AtomicBool = AtomicBool::new(false);
 
 impl Shadow {
@@ -131,11 +140,9 @@ impl Shadow {
         }
     }
 
-    /// Takes a free shadow, with nothing in it; `None` if there are too many guests.
+    /// Takes a free shadow of a guest, with nothing in it; `None` if there are too many guests.
     pub fn take() -> Option<&'static Shadow> {
-        let (at, shadow) = SHADOWS.iter().enumerate().find(|(_, shadow)| {
-            !shadow.is_taken.load(Ordering::Relaxed) && !shadow.is_taken.swap(true, Ordering::Acquire)
-        })?;
+        let (at, shadow) = SHADOWS[..GUESTS_MAX].iter().enumerate().find(|(_, shadow)| shadow.try_take())?;
         USED.fetch_max(at + 1, Ordering::Relaxed);
         let [list, len] = &shadow.robust_list;
         for word in [&shadow.program_fs, &shadow.stack, &shadow.is_ending, &shadow.clear_at_end, list, len] {
@@ -144,6 +151,10 @@ impl Shadow {
         shadow.is_first.store(false, Ordering::Relaxed);
         ANY.store(true, Ordering::Relaxed);
         Some(shadow)
+    }
+
+    fn try_take(&self) -> bool {
+        !self.is_taken.load(Ordering::Relaxed) && !self.is_taken.swap(true, Ordering::Acquire)
     }
 
     /// Gives the shadow back.
@@ -183,8 +194,7 @@ impl Shadow {
         // SAFETY: as above.
         let now = unsafe { new.as_ref() }.filter(|_| result == 0);
         if let Some(now) = now {
-            self.signals[0].store(now.ss_sp as usize + now.ss_size, Ordering::Relaxed);
-            self.signals[1].store(now.ss_size, Ordering::Relaxed);
+            self.note_signals(now);
         }
         if result == 0 && !old.is_null() {
             if before.ss_sp == ours.ss_sp {
@@ -195,6 +205,11 @@ impl Shadow {
             unsafe { old.write_unaligned(before) };
         }
         result
+    }
+
+    fn note_signals(&self, stack: &stack_t) {
+        self.signals[0].store(stack.ss_sp as usize + stack.ss_size, Ordering::Relaxed);
+        self.signals[1].store(stack.ss_size, Ordering::Relaxed);
     }
 
     /// Takes the memory at an address as this library's stack for signals, in the running thread.
@@ -235,7 +250,65 @@ pub fn current() -> Option<&'static Shadow> {
         return None;
     }
     let at = gs_base().wrapping_sub(SHADOWS.as_ptr() as usize);
-    SHADOWS.get(at / size_of::<Shadow>()).filter(|_| at.is_multiple_of(size_of::<Shadow>()))
+    SHADOWS[..GUESTS_MAX].get(at / size_of::<Shadow>()).filter(|_| at.is_multiple_of(size_of::<Shadow>()))
+}
+
+/// Returns the shadow of the running thread if it is one of the C library's.
+fn own() -> Option<&'static Shadow> {
+    if !ANY.load(Ordering::Relaxed) {
+        return None;
+    }
+    let at = gs_base().wrapping_sub(SHADOWS.as_ptr() as usize);
+    let number = at / size_of::<Shadow>();
+    SHADOWS.get(number).filter(|_| number >= GUESTS_MAX && at.is_multiple_of(size_of::<Shadow>()))
+}
+
+/// Whether calls of this process come without a trap ([`crate::dispatch::rewriting`]).
+static IS_OWN_ALLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Allows [`begin_own`]. The caller has seen that guests are possible.
+pub fn allow_own() {
+    IS_OWN_ALLOWED.store(true, Ordering::Relaxed);
+}
+
+/// Gives the running thread, which is the C library's, a shadow: from now on its calls can be carried out on
+/// the stack that ends at `stack` without a trap. `signals` is its alternate signal stack. Does nothing where
+/// no calls come so, if the program uses the GS base, or if too many threads have a shadow.
+///
+/// The shadow is another thread's where the kernel copies the GS base to a new one; its FS base tells.
+pub fn begin_own(stack: usize, signals: &stack_t) {
+    if !IS_OWN_ALLOWED.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(own) = own() {
+        if own.library_fs.load(Ordering::Relaxed) == fs_base() {
+            own.note_signals(signals);
+            return;
+        }
+        // SAFETY: a copy of the creator's, which keeps it.
+        unsafe { set_gs_base(0) };
+    }
+    if gs_base() != 0 {
+        return;
+    }
+    let mut free = SHADOWS[GUESTS_MAX..].iter().enumerate();
+    let Some((at, shadow)) = free.find(|(_, shadow)| shadow.try_take()) else { return };
+    OWN_USED.fetch_max(at + 1, Ordering::Relaxed);
+    shadow.stack.store(stack, Ordering::Relaxed);
+    shadow.note_signals(signals);
+    ANY.store(true, Ordering::Relaxed);
+    // SAFETY: taken just now; guests are possible.
+    unsafe { shadow.enter() };
+}
+
+/// Takes the shadow of a thread of the C library's away, because its stacks change: its next call is trapped.
+pub fn end_own() {
+    let Some(own) = own() else { return };
+    // SAFETY: nothing else uses it.
+    unsafe { set_gs_base(0) };
+    if own.library_fs.load(Ordering::Relaxed) == fs_base() {
+        own.free();
+    }
 }
 
 /// Ends what this thread is as a guest.
@@ -253,10 +326,11 @@ pub fn keep_own() {
     if !ANY.load(Ordering::Relaxed) {
         return;
     }
-    let own = current().map_or(std::ptr::null(), std::ptr::from_ref);
+    let kept = current().or_else(own).map_or(std::ptr::null(), std::ptr::from_ref);
     // Pages that were never used are not touched.
     let used = SHADOWS.iter().take(USED.load(Ordering::Relaxed));
-    used.filter(|shadow| !std::ptr::eq(*shadow, own)).for_each(Shadow::free);
+    let own_used = SHADOWS[GUESTS_MAX..].iter().take(OWN_USED.load(Ordering::Relaxed));
+    used.chain(own_used).filter(|shadow| !std::ptr::eq(*shadow, kept)).for_each(Shadow::free);
 }
 
 /// Returns whether guests are possible: the kernel has switched FSGSBASE on.
@@ -269,7 +343,7 @@ pub fn is_possible() -> bool {
 
 /// Returns whether a program uses the GS base of this thread itself.
 pub fn is_gs_in_use() -> bool {
-    gs_base() != 0
+    gs_base() != 0 && own().is_none()
 }
 
 /// Returns the FS base of the running thread, which has seen that guests are possible.

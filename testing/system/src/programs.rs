@@ -33,18 +33,33 @@ pub fn compiled_by(compiler: &str, source: &str, options: &[&str]) -> String {
     compile(compiler, source, &format!("-{compiler}{}", options.concat()), options)
 }
 
-/// Builds `testing/system/programs/NAME.go` once, with the C library's functions (cgo) or without. Returns
-/// the program's full name. It may use Go's standard library alone.
-pub fn of_go(name: &str, with_cgo: bool) -> String {
+/// How a program of Go is linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linking {
+    /// It is static.
+    Static,
+    /// The loader loads it, but it uses no function of the C library.
+    Loaded,
+    /// It uses the C library's functions, and its threads are the C library's: cgo.
+    Cgo,
+}
+
+/// Builds `testing/system/programs/NAME.go` once. Returns the program's full name. It may use Go's standard
+/// library alone.
+pub fn of_go(name: &str, linking: Linking) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILER.lock();
     let source = program(&format!("{name}.go"));
-    let suffix = if with_cgo { "-cgo" } else { "-go" };
+    let (suffix, with_cgo, mode) = match linking {
+        Linking::Static => ("-go", "0", "-buildmode=exe"),
+        Linking::Loaded => ("-go-loaded", "0", "-buildmode=pie"),
+        Linking::Cgo => ("-cgo", "1", "-buildmode=exe"),
+    };
     let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}{suffix}"));
     if !newer(&target, Path::new(&source)) {
         let mut go = Command::new("go");
-        go.args(["build", "-o"]).arg(&target).arg(&source);
-        go.env("CGO_ENABLED", if with_cgo { "1" } else { "0" });
+        go.args(["build", mode, "-o"]).arg(&target).arg(&source);
+        go.env("CGO_ENABLED", with_cgo);
         // Nothing is fetched, and no module is looked for.
         go.envs([("GO111MODULE", "off"), ("GOPROXY", "off"), ("GOFLAGS", ""), ("GOTOOLCHAIN", "local")]);
         assert!(go.status().expect("Go is installed").success(), "cannot build {source}");

@@ -207,6 +207,7 @@ pub fn adopt(fs: usize) -> bool {
         return false;
     };
     let Some(shadow) = Shadow::take() else { return false };
+    shadow::end_own();
     shadow.stack.store(*stack.end(), Ordering::Relaxed);
     // It takes the place of the program's once that is given up.
     shadow.alternate.store(alternate, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Leads system calls of a static program here without a trap: the [`super::sites`] in its code are rewritten
-//! when it is mapped, before its first instruction.
+//! Leads system calls of static programs, and of those of Go, here without a trap: the [`super::sites`] in
+//! their code are rewritten when it is mapped, before its first instruction.
 //!
 //! ```text
 //!   jmp bridge ---> bridge ---> enter   a call of the kernel's        ---> stubs::pass_on
@@ -10,10 +10,12 @@
 //! nothing of the program's for that but `rcx` and `r11`, which a `syscall` changes anyway, and what is below
 //! the red zone of its stack.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_void};
 use std::io;
+use std::ops::Range;
 
 use atoll_sys::program::image;
+use libc::dl_phdr_info;
 
 use super::sites::{self, BRIDGE_MAX, Site};
 use super::stubs;
@@ -21,7 +23,7 @@ use super::trap::FREQUENT;
 use crate::instruction::direct;
 use crate::netlink_end;
 use crate::shadow::{
-    LIBRARY_FS, PROGRAM_FS, SHADOWS, SHADOWS_LEN, SIGNALS_END, SIGNALS_LEN, STACK, STACK_LEN,
+    self, ALL_LEN, LIBRARY_FS, PROGRAM_FS, SHADOWS, SHADOWS_LEN, SIGNALS_END, SIGNALS_LEN, STACK, STACK_LEN,
 };
 use crate::table::{FDS, FDS_MAX};
 
@@ -102,11 +104,11 @@ unsafe extern "C" fn enter() {
         "lea rdx, [rip + {table}]",
         "cmp dword ptr [rdx + r11 * 4], 0",
         "je 8f",
-        "2: rdgsbase rdx", // others than guests are trapped
+        "2: rdgsbase rdx", // a thread without a shadow is trapped
         "lea r11, [rip + {shadows}]",
         "mov rcx, rdx",
         "sub rcx, r11",
-        "cmp rcx, {shadows_len}",
+        "cmp rcx, {all_len}",
         "jae 9f",
         "mov r11, [rdx + {stack}]", // a handler that has interrupted a call stays on its stack
         "sub r11, rsp",
@@ -118,13 +120,23 @@ unsafe extern "C" fn enter() {
         "sub r11, {used}",
         "cmp r11, [rdx + {signals_len}]",
         "jbe 9f",
+        "cmp rcx, {shadows_len}",
         "rdfsbase rcx",
+        "jae 7f",
         "cmp rcx, [rdx + {library_fs}]",
         "je 9f",
         "mov [rdx + {program_fs}], rcx",
         "mov r11, [rdx + {stack}]",
         "mov rcx, [rdx + {library_fs}]",
         "wrfsbase rcx",
+        "pop rcx",
+        "pop rdx",
+        "popfq",
+        "lea rsp, [rsp + 128]",
+        "jmp {carry_out_of_guest}",
+        "7: cmp rcx, [rdx + {library_fs}]", // a thread of the C library's, unless it has a copy of another's
+        "jne 9f",
+        "mov r11, [rdx + {stack}]",
         "pop rcx",
         "pop rdx",
         "popfq",
@@ -150,6 +162,7 @@ unsafe extern "C" fn enter() {
         table = sym FDS,
         shadows = sym SHADOWS,
         shadows_len = const SHADOWS_LEN,
+        all_len = const ALL_LEN,
         stack = const STACK,
         stack_len = const STACK_LEN,
         signals_end = const SIGNALS_END,
@@ -157,7 +170,8 @@ unsafe extern "C" fn enter() {
         used = const USED,
         library_fs = const LIBRARY_FS,
         program_fs = const PROGRAM_FS,
-        carry_out = sym stubs::carry_out_of_guest,
+        carry_out_of_guest = sym stubs::carry_out_of_guest,
+        carry_out = sym stubs::carry_out,
         pass_on = sym stubs::pass_on,
     )
 }
@@ -205,9 +219,84 @@ pub unsafe fn rewrite(code: &[Code], below: usize) {
         protect(&pages, code.protection);
     }
     protect(&(bridges.first..bridges.end), libc::PROT_READ | libc::PROT_EXEC);
+    shadow::allow_own();
 }
 
-fn protect(pages: &std::ops::Range<usize>, protection: c_int) -> bool {
+/// Rewrites the sites of the program that the C library has loaded, if it is one of Go's: others make their
+/// calls by the C library's functions, and looking for sites would cost each of their starts. Called by the
+/// constructor.
+///
+/// # Safety
+/// Nothing of the program has run, or runs meanwhile.
+pub unsafe fn rewrite_loaded() {
+    if !super::is_on() || !shadow::is_possible() {
+        return;
+    }
+    let mut found = Loaded { notes: Vec::new(), readable: Vec::new(), code: Vec::new() };
+    // SAFETY: the function is called before this returns, with the data that it expects.
+    unsafe { libc::dl_iterate_phdr(Some(note_loaded), (&raw mut found).cast()) };
+    let is_of_go = |notes: &Range<usize>| {
+        let is_around = |all: &&Range<usize>| all.start <= notes.start && notes.end <= all.end;
+        found.readable.iter().any(|all| is_around(&all)) && {
+            // SAFETY: mapped, to be read, by the C library.
+            has_note_of_go(unsafe { std::slice::from_raw_parts(notes.start as *const u8, notes.len()) })
+        }
+    };
+    let first = found.readable.iter().map(|segment| segment.start).min();
+    if let Some(first) = first.filter(|_| found.notes.iter().any(is_of_go)) {
+        // SAFETY: the caller's promise.
+        unsafe { rewrite(&found.code, first) };
+    }
+}
+
+/// The program that the C library has loaded.
+struct Loaded {
+    /// The addresses of its notes, of what may be read, and its code.
+    notes: Vec<Range<usize>>,
+    readable: Vec<Range<usize>>,
+    code: Vec<Code>,
+}
+
+/// Notes the first object, which is the program.
+unsafe extern "C" fn note_loaded(info: *mut dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the C library's description of an object, and what `rewrite_loaded` has given.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<Loaded>()) };
+    // SAFETY: as many headers as the object has.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    for header in headers {
+        let base = (info.dlpi_addr + header.p_vaddr) as usize;
+        let octets = base..base + header.p_filesz as usize;
+        match header.p_type {
+            libc::PT_NOTE => found.notes.push(octets),
+            libc::PT_LOAD if header.p_flags & libc::PF_R != 0 => {
+                if header.p_flags == libc::PF_R | libc::PF_X {
+                    let protection = libc::PROT_READ | libc::PROT_EXEC;
+                    found.code.push(Code { base, len: octets.len(), protection });
+                }
+                found.readable.push(octets);
+            }
+            _ => {}
+        }
+    }
+    1
+}
+
+/// Returns whether the one that Go's linker writes is among some notes (elf(5)): each has the lengths of its
+/// name and of what it describes, its kind, and both.
+fn has_note_of_go(mut notes: &[u8]) -> bool {
+    const KIND: u32 = 4;
+    let padded = |len: u32| (len as usize).next_multiple_of(4);
+    while let Some((head, rest)) = notes.split_first_chunk::<12>() {
+        let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        if word(8) == KIND && word(0) == 4 && rest.starts_with(b"Go\0\0") {
+            return true;
+        }
+        notes = rest.get(padded(word(0)) + padded(word(4))..).unwrap_or_default();
+    }
+    false
+}
+
+fn protect(pages: &Range<usize>, protection: c_int) -> bool {
     let words = [pages.start as c_long, pages.len() as c_long, protection.into(), 0, 0, 0];
     // SAFETY: pages of a program that does not run yet, or of ours.
     unsafe { direct(libc::SYS_mprotect, words) == 0 }
@@ -248,6 +337,29 @@ impl Bridges {
 mod tests {
     use super::super::trap::always_concerns_us;
     use super::*;
+
+    fn note(name: &[u8], kind: u32, text: &[u8]) -> Vec<u8> {
+        let mut note: Vec<u8> =
+            [name.len() as u32, text.len() as u32, kind].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for part in [name, text] {
+            note.extend(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+
+    #[test]
+    fn the_note_of_go_is_found_among_others_and_in_whatever_octets() {
+        let others =
+            [note(b"GNU\0", 3, b"12345"), note(b"GNU\0", 1, b""), note(b"Go\0\0", 1, b"no")].concat();
+        let go = note(b"Go\0\0", 4, b"its number");
+        assert!(has_note_of_go(&go) && has_note_of_go(&[&others[..], &go].concat()));
+        assert!(!has_note_of_go(&others) && !has_note_of_go(&[]));
+        for cut in 0..others.len() + 16 {
+            assert!(!has_note_of_go(&[&others[..], &go].concat()[..cut.min(others.len() + 15)]), "{cut}");
+        }
+        assert!(!has_note_of_go(&[0xff; 100]));
+    }
 
     #[test]
     fn what_is_carried_out_without_a_trap_is_what_a_trap_carries_out() {

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::instruction::direct;
-use crate::shadow::{STACK_LEN, Shadow};
+use crate::shadow::{self, STACK_LEN, Shadow};
 
 /// The length of a stack. The kernel gives memory for what is used of it.
 const LEN: usize = STACK_LEN;
@@ -38,6 +38,7 @@ pub fn install() {
 
 unsafe extern "C" fn give_back(stack: *mut libc::c_void) {
     if STACK.get() == stack as usize {
+        shadow::end_own();
         STACK.set(0);
         // SAFETY: this thread's, which is on its own stack.
         unsafe { direct(libc::SYS_munmap, [stack as i64, LEN as i64, 0, 0, 0, 0]) };
@@ -45,7 +46,7 @@ unsafe extern "C" fn give_back(stack: *mut libc::c_void) {
 }
 
 /// Returns the stack pointer with which a call is carried out that was made at `sp`, by a thread with this
-/// alternate stack.
+/// alternate stack. Where calls come without a trap, the thread's next ones do so.
 pub fn choose(sp: usize, alternate: &libc::stack_t) -> usize {
     // The red zone is the program's.
     let below = (sp - 128) & !63;
@@ -55,7 +56,10 @@ pub fn choose(sp: usize, alternate: &libc::stack_t) -> usize {
         return below;
     }
     match private() {
-        Some(stack) if !stack.contains(&sp) => *stack.end(),
+        Some(stack) if !stack.contains(&sp) => {
+            shadow::begin_own(*stack.end(), alternate);
+            *stack.end()
+        }
         _ => below,
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{TEXT, TEXT_LEN, Words, carry, endings};
 use crate::instruction::INSTRUCTION;
-use crate::shadow::{ANY, IS_ENDING, PROGRAM_FS, Registers, SHADOWS, SHADOWS_LEN, STACK};
+use crate::shadow::{ALL_LEN, ANY, IS_ENDING, PROGRAM_FS, Registers, SHADOWS, STACK};
 
 /// The length of the processor's state: XSAVE's area, for all that is switched on.
 static STATE_LEN: AtomicUsize = AtomicUsize::new(4096);
@@ -101,12 +101,12 @@ pub unsafe extern "C" fn child() {
         "pop rdx",
         "pop rsi",
         "pop rdi",
-        "cmp byte ptr [rip + {any}], 0", // a guest's child is no guest: its parent has the shadow
+        "cmp byte ptr [rip + {any}], 0", // its parent has the shadow
         "je 2f",
         "rdgsbase rcx",
         "lea r11, [rip + {shadows}]",
         "sub rcx, r11",
-        "cmp rcx, {shadows_len}",
+        "cmp rcx, {all_len}",
         "jae 2f",
         "mov ecx, 0",
         "wrgsbase rcx",
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn child() {
         len = sym TEXT_LEN,
         any = sym ANY,
         shadows = sym SHADOWS,
-        shadows_len = const SHADOWS_LEN,
+        all_len = const ALL_LEN,
     )
 }
 

@@ -297,6 +297,10 @@ unsafe fn sort_call(mut registers: Registers<'_>) {
             }
             registers.go_to(stubs::pass_on, 0);
         }
+        libc::SYS_sigaltstack => {
+            shadow::end_own();
+            registers.go_to(stubs::pass_on, 0);
+        }
         // SAFETY: the program's arguments.
         number if unsafe { concerns_us(number, &registers) } => {
             let stack = stacks::choose(registers.get(libc::REG_RSP) as usize, &registers.0.uc_stack);

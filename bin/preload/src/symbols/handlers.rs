@@ -1,4 +1,4 @@
-//! sigaction(2), signal(2), siginterrupt(3): see [`crate::handlers`].
+//! sigaction(2), signal(2), siginterrupt(3), sigaltstack(2): see [`crate::handlers`].
 
 use std::ffi::c_int;
 use std::mem;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{SA_NODEFER, SA_RESETHAND, SA_RESTART, SIG_ERR, sighandler_t};
 
-use crate::handlers;
 use crate::signals::bit;
+use crate::{handlers, real, shadow};
 
 /// The signals that interrupt calls although signal(2) set their handlers, a bit each: siginterrupt(3).
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
@@ -30,6 +30,14 @@ pub unsafe extern "C" fn __sigaction(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { handlers::set(signal, new, old) }
+}
+
+/// Changes the alternate stack of this thread. Calls that come without a trap know it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    shadow::end_own();
+    // SAFETY: passed on.
+    unsafe { real::sigaltstack(new, old) }
 }
 
 fn set(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {

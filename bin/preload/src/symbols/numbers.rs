@@ -320,6 +320,7 @@ unsafe fn of_processes(call: &Call) -> Option<c_long> {
             libc::SYS_rt_sigprocmask if n.size(3) == 8 => {
                 change_mask(n.int(0), n.pointer(1), n.pointer(2)).into()
             }
+            libc::SYS_sigaltstack => handlers::sigaltstack(n.pointer(0), n.pointer(1)).into(),
             // The C library keeps two signals for itself, but in a guest.
             libc::SYS_rt_sigaction
                 if n.size(3) == 8 && (![32, 33].contains(&n.int(0)) || shadow::current().is_some()) =>

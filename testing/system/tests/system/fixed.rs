@@ -2,11 +2,22 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Net, NoNet, Proc, Stack, compiled_of, compiled_statically, of_go, program};
+use atoll_system_tests::{
+    Linking, Net, NoNet, Proc, Scratch, Stack, compiled_of, compiled_statically, of_go, program,
+};
 
 use crate::servers::{fetch, megabyte};
 
-on_both_stacks![c_libraries, go, go_with_cgo, go_serves, go_with_cgo_serves, go_resolves];
+on_both_stacks![
+    c_libraries,
+    short_stacks,
+    go,
+    go_loaded,
+    go_with_cgo,
+    go_serves,
+    go_with_cgo_serves,
+    go_resolves
+];
 
 /// What `programs/fixed.c` says, its lines in order.
 const FIXED: &str = "again: by its own path
@@ -66,11 +77,51 @@ fn everything_of_go(stack: Stack, web: &str) {
 }
 
 fn go(stack: Stack) {
-    everything_of_go(stack, &of_go("web", false));
+    everything_of_go(stack, &of_go("web", Linking::Static));
+}
+
+fn go_loaded(stack: Stack) {
+    everything_of_go(stack, &of_go("web", Linking::Loaded));
 }
 
 fn go_with_cgo(stack: Stack) {
-    everything_of_go(stack, &of_go("web", true));
+    everything_of_go(stack, &of_go("web", Linking::Cgo));
+}
+
+/// Runs a program under strace. Returns how many of its calls were trapped, by a signal.
+fn traps(program: &str, output: &str) -> usize {
+    let scratch = Scratch::new();
+    let traps = scratch.path().join("traps").to_string_lossy().into_owned();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-q", "-e", "trace=none", "-e", "signal=SIGSYS", "-o", &traps, program]);
+    let mut process = Proc::start(&mut NoNet::new().on(Stack::Atoll, &strace), None);
+    assert!(process.end(90).success(), "{}", process.report());
+    assert_eq!(process.output(), output);
+    std::fs::read_to_string(traps).expect("strace has written it").matches("--- SIGSYS").count()
+}
+
+/// Nearly all of some 17,000 calls come without a trap.
+#[test]
+fn go_calls_without_traps() {
+    for linking in [Linking::Static, Linking::Loaded, Linking::Cgo] {
+        let count = traps(&of_go("web", linking), WEB);
+        assert!((1..3000).contains(&count), "{linking:?}: {count} traps");
+    }
+}
+
+/// What `programs/sites.c` says.
+const SITES: &str = "threads: right\nhandlers: 1, 1\nhandlers: 2, 2\nhandlers: 3, 3\n";
+
+fn short_stacks(stack: Stack) {
+    let program = compiled_of(&program("sites.c"));
+    let process = Proc::start(&mut NoNet::new().on(stack, &Command::new(program)), None);
+    assert_eq!(process.success(90), SITES);
+}
+
+#[test]
+fn short_stacks_need_few_traps() {
+    let count = traps(&compiled_of(&program("sites.c")), SITES);
+    assert!((1..1000).contains(&count), "{count} traps");
 }
 
 /// A server of files for others, which ends in order.
@@ -92,11 +143,11 @@ fn files_of_go(stack: Stack, web: &str) {
 }
 
 fn go_serves(stack: Stack) {
-    files_of_go(stack, &of_go("web", false));
+    files_of_go(stack, &of_go("web", Linking::Static));
 }
 
 fn go_with_cgo_serves(stack: Stack) {
-    files_of_go(stack, &of_go("web", true));
+    files_of_go(stack, &of_go("web", Linking::Cgo));
 }
 
 /// Go's own resolver asks over the stack, and so does its client.
@@ -108,7 +159,7 @@ fn go_resolves(stack: Stack) {
     let place = ["--listen-address=198.18.0.1", "--bind-interfaces"];
     let mut server = net.client("dnsmasq", &[&common[..], &answer, &place].concat());
     server.says("started", 10);
-    let web = of_go("web", false);
+    let web = of_go("web", Linking::Static);
     let said = net.serve(&web, &["resolve", "198.18.0.1:53", "www.example.test"]).success(30);
     assert_eq!(said, "[192.0.2.7]\n", "{}", server.report());
     net.scratch.file("page", "a page\n");
