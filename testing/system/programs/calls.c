@@ -1119,6 +1119,7 @@ static void cancelled_while_falling_asleep(void)
         if (!is_cancelled(thread))
             puts("not cancelled");
     }
+    puts("all are over");
 }
 
 static void one_of_many_is_cancelled(void)
