@@ -452,6 +452,11 @@ impl Clients {
         self.all.iter().any(|(id, client)| !client.outbox.is_empty() || self.questions.has(*id))
     }
 
+    /// Sets the pace at which sessions may begin.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
     /// Sets how many clients may be connected.
     pub fn set_max(&mut self, clients_max: usize) {
         self.crowds = Crowds::new(clients_max);

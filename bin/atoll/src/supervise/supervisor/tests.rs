@@ -11,7 +11,9 @@ use atoll_ipc::lease::Pass;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
-use atoll_supervisor::{ConfigFile, Joined, LINGERING_MAX, Mac, ReportPart, ScalingReport, StatusReport};
+use atoll_supervisor::{
+    ConfigFile, Joined, LINGERING_MAX, Mac, Pace, ReportPart, ScalingReport, StatusReport,
+};
 use atoll_sys::process::Child;
 use atoll_sys::unix::Blocking;
 use atoll_sys::{eventfd, process};
@@ -292,6 +294,8 @@ fn receive(channel: &Channel) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
 #[test]
 fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     let mut bench = Bench::new(1);
+    // A pace that the loop of this test exceeds on any machine.
+    bench.server.clients.set_pace(Pace::of(512, 256));
     let (looping, waiting) = (bench.client(), bench.client());
     let attach = Request::Attach { layout_version: LAYOUT_VERSION, room_mib: 0 };
     let mut count = 0;
