@@ -27,7 +27,7 @@ use crate::real::last_errno;
 use crate::table::{self, Internal};
 
 /// The highest number at which the library's descriptors begin.
-const FIRST_MAX: u64 = 4096;
+const FIRST_MAX: u64 = 1024;
 
 /// The number of descriptors by which the limit is raised.
 const ROOM: u64 = 4096;
@@ -46,10 +46,29 @@ impl Room {
     /// is.
     pub fn keep(&self, fd: OwnedFd) -> Internal {
         let low = fd.into_raw_fd();
-        let high = if low >= self.first { -1 } else { table::duplicate(low, self.first) };
-        if high >= 0 {
+        let kept = self.place(low);
+        if kept.number() != low {
             table::close(low);
         }
+        kept
+    }
+
+    /// Makes new descriptors the library's own, as [`Room::keep`] does. What is closed has consecutive
+    /// numbers for the most part, and then takes one call.
+    pub fn keep_all(&self, fds: Vec<OwnedFd>) -> Vec<Internal> {
+        let lows: Vec<i32> = fds.into_iter().map(IntoRawFd::into_raw_fd).collect();
+        let kept: Vec<Internal> = lows.iter().map(|low| self.place(*low)).collect();
+        let moved = lows.iter().zip(&kept).filter(|(low, kept)| kept.number() != **low);
+        let moved: Vec<i32> = moved.map(|(low, _)| *low).collect();
+        for run in moved.chunk_by(|one, next| one + 1 == *next) {
+            table::close_all(run[0], run.len() as i32);
+        }
+        kept
+    }
+
+    /// Duplicates a new descriptor to its place, unless it is there already, or there is no more room.
+    fn place(&self, low: i32) -> Internal {
+        let high = if low >= self.first { -1 } else { table::duplicate(low, self.first) };
         Internal::at(if high >= 0 { high } else { low })
     }
 }

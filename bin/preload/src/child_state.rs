@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use atoll_base::Duration;
 use atoll_ipc::control::Request;
@@ -28,9 +28,22 @@ use crate::platform::StackClock;
 use crate::space;
 use crate::state::{State, is_away, own};
 use crate::supervisor::Connections;
+use crate::waiter::Waiter;
 
 /// The time that replicas have to register ports and listeners of the next process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a process looks for answers, and lets others run, before it sleeps: about as long as a replica
+/// takes that is awake, or shares the processor.
+const LOOKS_BEFORE_SLEEP: u32 = 32;
+
+/// The doorbell of the next process's session on which this process sleeps meanwhile. The family's: the next
+/// process has no thread yet that sleeps on any.
+const BELL: u32 = 0;
+
+/// The longest sleep before this process looks again: commands may wait for room in a ring, for which nobody
+/// rings.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// How often ports that were bound meanwhile are registered without the lock of the state. A program that
 /// binds ports all the time would not get to fork otherwise; the replicas, not the supervisor, are asked
@@ -53,6 +66,18 @@ fn say_why(reason: Reason) {
 /// no lock.
 pub fn refit_limit() {
     space::refit(|| STATE.with(|state| state.mapped()));
+}
+
+/// Sleeps until the doorbell in `waiter` is rung, or for `time`. A process that may not open an epoll
+/// instance sleeps a while.
+fn sleep(waiter: &Waiter, time: Duration) {
+    if waiter.number() < 0 {
+        let nobody = AtomicU32::new(0);
+        crate::instruction::futex_wait(&nobody, 0, Some(Duration::from_millis(1)));
+        return;
+    }
+    // Signals are put off as long as a lock is held, but end the sleep.
+    let _ = Waiter::sleep(waiter.number(), Some(time), std::ptr::null());
 }
 
 // ---- the preparation ----
@@ -308,25 +333,51 @@ impl ChildState {
         self.await_answers(unanswered);
     }
 
-    /// Waits for the answers to commands of the next process's session.
+    /// Waits for the answers to commands of the next process's session: for a moment by letting others run
+    /// first, and then asleep on a doorbell of that session, because a replica that shares its processor with
+    /// others may answer late.
     fn await_answers(&mut self, mut unanswered: Unanswered) {
         let deadline = self.clock.now() + ANSWER_TIMEOUT;
+        let (mut looks, mut waiter) = (0, None);
         loop {
-            for (replica, from) in self.own.session.replicas_mut().iter_mut().enumerate() {
-                let port = from.port_mut();
-                while let Some(event) = port.next_event() {
-                    port.publish();
-                    if let Event::BindReply { token, .. } | Event::ListenReply { token, .. } = event {
-                        unanswered.remove(replica, token);
-                    }
-                }
-            }
-            if unanswered.is_empty() || self.clock.now() >= deadline {
+            self.take_answers(&mut unanswered);
+            let left = deadline.since(self.clock.now());
+            if unanswered.is_empty() || left == Duration::ZERO {
                 return;
             }
             // The ring may have been full.
             self.own.session.send_waiting(self.clock.now());
-            crate::instruction::yield_now();
+            looks += 1;
+            if looks <= LOOKS_BEFORE_SLEEP {
+                crate::instruction::yield_now();
+                continue;
+            }
+            let session = &self.own.session;
+            let waiter = waiter.get_or_insert_with(|| {
+                let mut waiter = Waiter::new();
+                waiter.watch(std::slice::from_ref(session), 1 << BELL);
+                waiter
+            });
+            session.set_asleep(BELL);
+            session.fence();
+            self.take_answers(&mut unanswered);
+            if !unanswered.is_empty() {
+                sleep(waiter, left.min(LONGEST_SLEEP));
+            }
+            self.own.session.set_awake(BELL);
+        }
+    }
+
+    /// Removes from `unanswered` what replicas have answered.
+    fn take_answers(&mut self, unanswered: &mut Unanswered) {
+        for (replica, from) in self.own.session.replicas_mut().iter_mut().enumerate() {
+            let port = from.port_mut();
+            while let Some(event) = port.next_event() {
+                port.publish();
+                if let Event::BindReply { token, .. } | Event::ListenReply { token, .. } = event {
+                    unanswered.remove(replica, token);
+                }
+            }
         }
     }
 

@@ -248,7 +248,7 @@ fn receive(channel: &Channel, packet: &mut [u8]) -> std::io::Result<(usize, Vec<
     with_room(|room| {
         let mut fds = Vec::new();
         let len = channel.receive_within(ANSWER_TIMEOUT, packet, &mut fds)?;
-        Ok((len, fds.into_iter().map(|fd| room.keep(fd)).collect()))
+        Ok((len, room.keep_all(fds)))
     })
 }
 

@@ -1,47 +1,13 @@
 //! The instruction by which this library makes system calls that are not to be dispatched to itself
 //! ([`crate::dispatch`]), and that leave the C library's errno alone.
 
-use std::arch::asm;
 use std::ffi::{c_int, c_long};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use atoll_base::Duration;
+pub use atoll_sys::instruction::{INSTRUCTION, direct};
 use libc::timespec;
-
-/// Where the instruction is, and a `ret` behind it: here, until there is one that is let through.
-pub static INSTRUCTION: AtomicPtr<()> = AtomicPtr::new(own as *mut ());
-
-#[unsafe(naked)]
-unsafe extern "C" fn own() {
-    core::arch::naked_asm!("syscall", "ret")
-}
-
-/// Makes a system call that no thread has dispatched to this library. Returns a negative errno if
-/// it fails, and does not touch the C library's.
-///
-/// # Safety
-/// As for the system call.
-pub unsafe fn direct(number: c_long, words: [c_long; 6]) -> c_long {
-    let result;
-    // SAFETY: the instruction is followed by a `ret`; the caller's promise.
-    unsafe {
-        asm!(
-            "call {gadget}",
-            gadget = in(reg) INSTRUCTION.load(Ordering::Relaxed),
-            inlateout("rax") number => result,
-            in("rdi") words[0],
-            in("rsi") words[1],
-            in("rdx") words[2],
-            in("r10") words[3],
-            in("r8") words[4],
-            in("r9") words[5],
-            out("rcx") _,
-            out("r11") _,
-        );
-    }
-    result
-}
 
 /// Lets another thread run first: sched_yield(2).
 #[inline]

@@ -4,7 +4,8 @@
 //! wherever it has them: those are plain `syscall` instructions, so that the preload library can use this
 //! crate without running into its own interposers. The exceptions are [`process`] (posix_spawn), [`signal`],
 //! [`sched::set_batch`], [`heap`], [`users`] (getpwnam_r and others), [`Gather`], [`unix::Channel`],
-//! [`Views`] and [`ending`] (`syscall(2)`), the `netlink` module, `filesystem` and `seccomp`, which
+//! [`Views`] and [`ending`] (`syscall(2)`), [`Mapping`] and [`unix::Channel`] where programs wait for them
+//! often ([`instruction`]), the `netlink` module, `filesystem` and `seccomp`, which
 //! serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).
 //!
 //! # Invariants that the `unsafe` blocks rely on
@@ -26,6 +27,7 @@ pub mod filesystem;
 pub mod futex;
 mod gather;
 pub mod heap;
+pub mod instruction;
 pub mod interception;
 pub mod internet;
 mod memfd;

@@ -1,16 +1,18 @@
 //! Creates and maps memory that several processes share (memfd_create(2), mmap(2)).
 
+use std::ffi::c_long;
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
-use rustix::fs::{
-    MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
-};
+use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, madvise};
+
+use crate::instruction::call;
 
 /// Creates `len` bytes of zeroed shareable memory (memfd_create(2)); `name` shows up in `/proc/PID/maps`. The
 /// descriptor is CLOEXEC.
@@ -31,6 +33,29 @@ fn private_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     ftruncate(&fd, len as u64)?;
     Ok(fd)
+}
+
+/// Returns the seals of a file (fcntl(2)).
+fn seals_of(fd: BorrowedFd<'_>) -> io::Result<SealFlags> {
+    // SAFETY: asks about an open descriptor.
+    let seals = unsafe { call(libc::SYS_fcntl, [fd.as_raw_fd().into(), libc::F_GET_SEALS.into()])? };
+    Ok(SealFlags::from_bits_retain(seals as u32))
+}
+
+/// Returns the facts of a file (fstat(2)).
+#[cfg(target_arch = "x86_64")]
+fn status_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: an open descriptor, and room for what the kernel writes, which has this layout on x86-64.
+    unsafe { call(libc::SYS_fstat, [fd.as_raw_fd().into(), status.as_mut_ptr() as c_long])? };
+    // SAFETY: the kernel has written all of it.
+    Ok(unsafe { status.assume_init() })
+}
+
+/// Returns the facts of a file (fstat(2)).
+#[cfg(not(target_arch = "x86_64"))]
+fn status_of(fd: BorrowedFd<'_>) -> io::Result<rustix::fs::Stat> {
+    Ok(rustix::fs::fstat(fd)?)
 }
 
 /// Returns the size of a page of memory in bytes.
@@ -80,7 +105,7 @@ impl Mapping {
     /// shrinking: otherwise another process with the descriptor could make accesses raise SIGBUS.
     pub fn new(fd: impl AsFd, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
         let fd = fd.as_fd();
-        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+        if !seals_of(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(invalid("memory to map is not sealed against shrinking"));
         }
         Mapping::of(fd, len, access, prefault)
@@ -95,29 +120,30 @@ impl Mapping {
     pub fn of_views(fd: impl AsFd, len: usize, access: Access) -> io::Result<Mapping> {
         let fd = fd.as_fd();
         // Files of a disk have no seals at all. A file that has a name can be opened by it.
-        let is_view = |seals| seals == SealFlags::SEAL && fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
-        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK) || is_view(seals)) {
+        let is_view = |seals| seals == SealFlags::SEAL && status_of(fd).is_ok_and(|stat| stat.st_nlink == 0);
+        if !seals_of(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK) || is_view(seals)) {
             return Err(invalid("memory to map is no page of a stack"));
         }
         Mapping::of(fd, len, access, Prefault::No)
     }
 
     fn of(fd: BorrowedFd<'_>, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
-        if len == 0 || usize::try_from(fstat(fd)?.st_size).is_ok_and(|size| size < len) {
+        if len == 0 || usize::try_from(status_of(fd)?.st_size).is_ok_and(|size| size < len) {
             return Err(invalid("memory to map is empty or shorter than expected"));
         }
         let protection = match access {
-            Access::ReadOnly => ProtFlags::READ,
-            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Access::ReadOnly => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
         let flags = match prefault {
-            Prefault::Yes => MapFlags::SHARED | MapFlags::POPULATE,
-            Prefault::No => MapFlags::SHARED,
+            Prefault::Yes => libc::MAP_SHARED | libc::MAP_POPULATE,
+            Prefault::No => libc::MAP_SHARED,
         };
+        let words = [0, len as c_long, protection.into(), flags.into(), fd.as_raw_fd().into(), 0];
         // SAFETY: the address is left to the kernel (null hint, no MAP_FIXED), so no existing mapping is
         // touched.
-        let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0)? };
-        let base = NonNull::new(base.cast()).expect("mmap never returns null on success");
+        let base = unsafe { call(libc::SYS_mmap, words)? } as *mut u8;
+        let base = NonNull::new(base).expect("mmap never returns null on success");
         Ok(Mapping { base, len, access })
     }
 
@@ -208,7 +234,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mmap returned `base` and `len`, which are unmapped only here; a caller that kept a pointer
         // has broken its rule.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        let _ = unsafe { call(libc::SYS_munmap, [self.base.as_ptr() as c_long, self.len as c_long]) };
     }
 }
 

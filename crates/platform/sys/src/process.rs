@@ -1,6 +1,6 @@
 //! Starts, watches and confines processes (posix_spawn(3), pidfd_open(2), prctl(2)).
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, c_long};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,8 +14,9 @@ use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 pub use rustix::process::Signal;
 use rustix::process::{self as sys, Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
-use rustix::rand::{GetRandomFlags, getrandom};
 pub use rustix::thread::UnshareFlags;
+
+use crate::instruction::call;
 
 /// The number of the first descriptor that [`Spawn::inherit`] passes on.
 pub const FIRST_INHERITED: RawFd = 3;
@@ -341,10 +342,12 @@ pub fn raise_memlock_limit() -> io::Result<()> {
 pub fn random(bytes: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
     while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(n) => filled += n,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        let rest = &mut bytes[filled..];
+        // SAFETY: the kernel writes to no more than the rest.
+        match unsafe { call(libc::SYS_getrandom, [rest.as_mut_ptr() as c_long, rest.len() as c_long, 0]) } {
+            Ok(count) => filled += usize::try_from(count).unwrap_or(0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -1,23 +1,19 @@
 //! Exchanges messages and descriptors between processes that do not share memory yet (unix(7),
 //! SOCK_SEQPACKET).
 
-use std::ffi::OsString;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::ffi::{OsString, c_int, c_long};
+use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use atoll_base::Duration;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, unlink};
 use rustix::io::Errno;
-use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
-    sockopt,
-};
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use rustix::process::{getegid, geteuid, getpid};
+use crate::instruction::call;
 
 /// The most descriptors that one message can carry (SCM_MAX_FD).
 pub const FDS_MAX: usize = 253;
@@ -88,7 +84,7 @@ impl Channel {
     /// Connects to the listener at `path` (connect(2)).
     pub fn connect(path: &Path, blocking: Blocking) -> io::Result<Channel> {
         let socket = socket(blocking)?;
-        net::connect(&socket, &Address::new(path)?.address)?;
+        Address::new(path)?.connect(&socket)?;
         Ok(Channel(socket))
     }
 
@@ -111,8 +107,8 @@ impl Channel {
     pub fn reach_own(&self, path: &Path, timeout: Duration) -> io::Result<()> {
         self.set_timeouts(timeout)?;
         let address = Address::new(path)?;
-        uninterrupted(timeout, || Ok(net::connect(&self.0, &address.address)?))?;
-        match self.peer()?.is_trusted_by(geteuid().as_raw()) {
+        uninterrupted(timeout, || address.connect(&self.0))?;
+        match self.peer()?.is_trusted_by(number_of(libc::SYS_geteuid)) {
             true => Ok(()),
             false => Err(Errno::ACCESS.into()),
         }
@@ -121,12 +117,15 @@ impl Channel {
     /// Waits until there is something to receive, or the other end is gone (poll(2)). Fails with `WouldBlock`
     /// after `timeout`, or at most about twice as long if signals come.
     pub fn wait_to_receive(&self, timeout: Duration) -> io::Result<()> {
-        let time = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let ready =
-            uninterrupted(timeout, || Ok(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time))?))?;
+        let time = kernel_time(timeout);
+        let ready = uninterrupted(timeout, || {
+            let mut entry = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // The kernel writes what is left of the time.
+            let mut left = time;
+            let words = [&raw mut entry as c_long, 1, &raw mut left as c_long, 0, 0];
+            // SAFETY: one entry, a time, and no mask.
+            unsafe { call(libc::SYS_ppoll, words) }
+        })?;
         if ready > 0 { Ok(()) } else { Err(Errno::AGAIN.into()) }
     }
 
@@ -168,24 +167,20 @@ impl Channel {
         if message.is_empty() || fds.len() > FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty message or too many descriptors"));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
-            debug_assert!(pushed, "the space was sized for FDS_MAX");
-        }
-        net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        let numbers: Vec<c_int> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
+        self.send_with(message, libc::SCM_RIGHTS, &numbers)
     }
 
     /// Sends one message without descriptors, and names the effective user and group of this process as the
     /// sender's (SCM_CREDENTIALS, unix(7)): a receiver that asks for credentials gets the real ones
     /// otherwise.
     pub fn send_as_effective(&self, message: &[u8]) -> io::Result<()> {
-        match self.send_with(message, UCred { pid: getpid(), uid: geteuid(), gid: getegid() }) {
+        match self.send_named(message, number_of(libc::SYS_geteuid)) {
             // A user that has no number in the user namespace of this process cannot be named.
-            Err(Errno::INVAL | Errno::PERM) => self.send(message, &[]),
-            sent => Ok(sent?),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => {
+                self.send(message, &[])
+            }
+            sent => sent,
         }
     }
 
@@ -193,16 +188,41 @@ impl Channel {
     /// this process may not become that user.
     #[doc(hidden)]
     pub fn send_as(&self, message: &[u8], uid: u32) -> io::Result<()> {
-        let sender = UCred { pid: getpid(), uid: rustix::process::Uid::from_raw(uid), gid: getegid() };
-        Ok(self.send_with(message, sender)?)
+        self.send_named(message, uid)
     }
 
-    fn send_with(&self, message: &[u8], sender: UCred) -> rustix::io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let pushed = control.push(SendAncillaryMessage::ScmCredentials(sender));
-        debug_assert!(pushed, "the space was sized for it");
-        net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    fn send_named(&self, message: &[u8], uid: u32) -> io::Result<()> {
+        let (pid, gid) = (number_of(libc::SYS_getpid).cast_signed(), number_of(libc::SYS_getegid));
+        self.send_with(message, libc::SCM_CREDENTIALS, &[libc::ucred { pid, uid, gid }])
+    }
+
+    /// Sends one message with a control message of this type, unless `values` is empty. The values are plain
+    /// numbers, at most as many octets as [`FDS_MAX`] descriptors.
+    fn send_with<T: Copy>(&self, message: &[u8], kind: c_int, values: &[T]) -> io::Result<()> {
+        let mut space = [0u64; RIGHTS_SPACE.div_ceil(8)];
+        let mut vector = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+        // SAFETY: a message header of zeros is valid and empty.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &raw mut vector;
+        header.msg_iovlen = 1;
+        let octets = size_of_val(values) as u32;
+        // SAFETY: the results depend only on a number.
+        let (len, with_padding) = unsafe { (libc::CMSG_LEN(octets), libc::CMSG_SPACE(octets)) };
+        if !values.is_empty() && with_padding as usize <= size_of_val(&space) {
+            header.msg_control = space.as_mut_ptr().cast();
+            header.msg_controllen = with_padding as _;
+            let control = space.as_mut_ptr().cast::<libc::cmsghdr>();
+            // SAFETY: the space begins with a header, is aligned for it, and has room for the values.
+            unsafe {
+                (*control).cmsg_level = libc::SOL_SOCKET;
+                (*control).cmsg_type = kind;
+                (*control).cmsg_len = len as _;
+                std::ptr::copy_nonoverlapping(values.as_ptr(), libc::CMSG_DATA(control).cast(), values.len());
+            }
+        }
+        let words = [self.0.as_raw_fd().into(), &raw const header as c_long, libc::MSG_NOSIGNAL.into()];
+        // SAFETY: the header, and all that it points to, outlives the call, which only reads it.
+        unsafe { call(libc::SYS_sendmsg, words).map(drop) }
     }
 
     /// Makes the kernel report the sender of each message, also of messages that wait already; connections
@@ -218,22 +238,7 @@ impl Channel {
     /// descriptor table of this process is full. The message is lost then and its descriptors are closed, but
     /// the channel can still be used.
     pub fn receive(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "message or its descriptors were cut off",
-            ));
-        }
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
-            }
-        }
-        Ok(received.bytes)
+        self.receive_with(buffer, fds, 0).map(|(len, _)| len)
     }
 
     /// Receives like [`Channel::receive`], at an end with [`Channel::set_timeouts`], but continues after a
@@ -249,8 +254,7 @@ impl Channel {
     }
 
     /// Receives like [`Channel::receive`], and also returns the sender; `None` unless
-    /// [`Channel::ask_for_senders`] was called before. Use this after that call, because rustix rejects a
-    /// sender without a number in this pid namespace.
+    /// [`Channel::ask_for_senders`] was called before.
     pub fn receive_from(
         &self,
         buffer: &mut [u8],
@@ -266,9 +270,7 @@ impl Channel {
         flags: libc::c_int,
     ) -> io::Result<(usize, Option<Peer>)> {
         // SAFETY: the result depends only on a number.
-        const SPACE: usize = unsafe {
-            libc::CMSG_SPACE((FDS_MAX * size_of::<libc::c_int>()) as u32) + libc::CMSG_SPACE(CREDENTIALS)
-        } as usize;
+        const SPACE: usize = RIGHTS_SPACE + unsafe { libc::CMSG_SPACE(CREDENTIALS) } as usize;
         // The space is aligned as headers of control messages have to be.
         let mut space = [MaybeUninit::<u64>::uninit(); SPACE.div_ceil(8)];
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -278,11 +280,10 @@ impl Channel {
         header.msg_iovlen = 1;
         header.msg_control = space.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&space) as _;
-        let (fd, flags) = (self.0.as_raw_fd(), flags | libc::MSG_CMSG_CLOEXEC);
-        // SAFETY: the header, and all that it points to, outlives the call. The call is made by number,
-        // because a library that replaces recvmsg(2) uses this.
-        let len = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
-        let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+        let flags = flags | libc::MSG_CMSG_CLOEXEC;
+        let words = [self.0.as_raw_fd().into(), &raw mut header as c_long, flags.into()];
+        // SAFETY: the header, and all that it points to, outlives the call.
+        let len = unsafe { call(libc::SYS_recvmsg, words)? } as usize;
         let (mut sender, mut received) = (None, Vec::new());
         // SAFETY: the kernel has filled the header and the space that it names.
         let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
@@ -332,19 +333,26 @@ impl Channel {
         // rustix cannot represent a process without a number in this pid namespace.
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = CREDENTIALS;
-        let (fd, level, name) = (self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
+        let (value, len) = (&raw mut credentials as c_long, &raw mut len as c_long);
+        let (level, name) = (libc::SOL_SOCKET.into(), libc::SO_PEERCRED.into());
         // SAFETY: the value has as many octets as the length says, and both outlive the call.
-        let got = unsafe {
-            libc::syscall(libc::SYS_getsockopt, fd, level, name, &raw mut credentials, &raw mut len)
-        };
-        if got == 0 { Ok(peer(credentials)) } else { Err(io::Error::last_os_error()) }
+        unsafe { call(libc::SYS_getsockopt, [self.0.as_raw_fd().into(), level, name, value, len])? };
+        Ok(peer(credentials))
     }
 
     /// Makes blocking operations fail with `WouldBlock` after `timeout` (SO_RCVTIMEO, SO_SNDTIMEO,
     /// socket(7)).
     pub fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?;
-        Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(timeout))?)
+        let time = kernel_time(timeout);
+        // The kernel takes microseconds.
+        let time = libc::timeval { tv_sec: time.tv_sec, tv_usec: (time.tv_nsec / 1000) as _ };
+        let (value, len) = (&raw const time as c_long, size_of_val(&time) as c_long);
+        for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let words = [self.0.as_raw_fd().into(), libc::SOL_SOCKET.into(), name.into(), value, len];
+            // SAFETY: the value has as many octets as the length says, and outlives the call.
+            unsafe { call(libc::SYS_setsockopt, words)? };
+        }
+        Ok(())
     }
 }
 
@@ -402,6 +410,23 @@ fn uninterrupted<T>(timeout: Duration, mut call: impl FnMut() -> io::Result<T>) 
     }
 }
 
+/// Returns a duration as the kernel takes it.
+fn kernel_time(duration: Duration) -> libc::timespec {
+    let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    libc::timespec { tv_sec, tv_nsec: duration.subsec_nanos().into() }
+}
+
+/// Returns what a system call without arguments returns, which cannot fail: the number of a process, user or
+/// group.
+fn number_of(system_call: c_long) -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(system_call, []) }.map_or(0, |number| number as u32)
+}
+
+/// The space for a control message with [`FDS_MAX`] descriptors, in bytes.
+// SAFETY: the result depends only on a number.
+const RIGHTS_SPACE: usize = unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<c_int>()) as u32) } as usize;
+
 /// The size of a `ucred` in bytes.
 const CREDENTIALS: u32 = size_of::<libc::ucred>() as u32;
 
@@ -443,8 +468,23 @@ impl Address {
     }
 }
 
+impl Address {
+    fn connect(&self, socket: &OwnedFd) -> io::Result<()> {
+        // SAFETY: the address is used only during the call, which only reads it.
+        unsafe {
+            self.address.with_sockaddr(|address, len| {
+                call(libc::SYS_connect, [socket.as_raw_fd().into(), address as c_long, len.into()]).map(drop)
+            })
+        }
+    }
+}
+
 fn socket(blocking: Blocking) -> io::Result<OwnedFd> {
-    Ok(net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags(blocking), None)?)
+    let kind = libc::SOCK_SEQPACKET | flags(blocking).bits().cast_signed();
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { call(libc::SYS_socket, [libc::AF_UNIX.into(), kind.into(), 0])? };
+    // SAFETY: the kernel has just created it for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 fn flags(blocking: Blocking) -> SocketFlags {

@@ -1,5 +1,7 @@
 use super::*;
 
+use rustix::fs::fstat;
+
 /// Reads one byte as another process would see it.
 fn peek(mapping: &Mapping, offset: usize) -> u8 {
     let address = mapping.range(offset, 1).unwrap();

@@ -2,6 +2,8 @@ use super::*;
 use crate::epoll::{self, Epoll};
 use std::path::PathBuf;
 
+use rustix::process::{getegid, geteuid};
+
 /// A directory of this test that is removed with the test.
 struct Scratch(PathBuf);
 
