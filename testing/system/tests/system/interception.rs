@@ -33,3 +33,20 @@ fn status_says_it_of_each_session() {
         (net.atoll_says("status")["sessions"][0]["interception"] == "dispatch").then_some(())
     });
 }
+
+/// The library's own system calls are not dispatched to itself: each that is takes a signal, and preparing a
+/// fork makes about a hundred.
+#[test]
+fn preparing_a_fork_takes_no_signals() {
+    let net = Net::new(Stack::Atoll);
+    let signals = |children: &str| {
+        let trace = ["-f", "-e", "trace=none", "-e", "signal=SIGSYS", "/usr/bin/python3"];
+        let mut traced =
+            net.serve("strace", &[&trace[..], &[&program("forks.py"), "count", children]].concat());
+        assert!(traced.end(60).success(), "{}", traced.report());
+        traced.errors().matches("SIGSYS {").count()
+    };
+    let (none, some) = (signals("0"), signals("40"));
+    assert!(none > 0, "the program's start takes some, and strace shows them");
+    assert!(some < none + 40, "{none} signals without children, {some} with 40 of them");
+}

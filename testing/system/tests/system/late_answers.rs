@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use atoll_system_tests::{Net, Proc, Stack, alone, compiled};
+use atoll_system_tests::{Net, Proc, Stack, alone, compiled, program};
 
 use crate::full_ring::Stopped;
 use crate::recovery::signal;
@@ -96,6 +96,27 @@ fn nobody_else_waits_while_a_thread_forks() {
     let said = asked(&net, "fork", None);
     goes_on("fork", &said);
     assert_eq!(said.result, NO_SOCKET, "the child has no sockets, and not the kernel's either");
+}
+
+/// A process that forks waits for its replicas. One that does so without sleeping takes the processor from
+/// whatever it waits for: on a busy machine a fork cost milliseconds of it.
+#[test]
+fn who_forks_while_replicas_are_late_sleeps() {
+    // A replica that stands still is left alone.
+    let net = Net::with_settings(Stack::Atoll, "TS2LS2CM2", "[recovery]\nhang_ms = 0\n");
+    let mut forks = net.serve("/usr/bin/python3", &[&program("forks.py"), "once"]);
+    forks.says("listening", 20);
+    let stopped = Stopped::new(net.replicas());
+    signal("USR1", forks.pid().into());
+    std::thread::sleep(Duration::from_secs(1));
+    drop(stopped);
+    forks.says("took", 20);
+    let said = forks.output();
+    let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [took, used] = numbers[..] else { panic!("two numbers: {said}") };
+    assert!(took >= 700, "it has waited for its replicas: {said}");
+    assert!(used < 150, "it has slept: {said}");
+    assert!(forks.end(10).success(), "{}", forks.report());
 }
 
 #[test]
