@@ -24,10 +24,11 @@ use atoll_sockets::client::platform::Clock;
 use crate::control::{Control, Joined, Reason, attach};
 use crate::hang_up;
 use crate::lock::STATE;
-use crate::platform::StackClock;
+use crate::platform::{Session, StackClock};
 use crate::space;
 use crate::state::{State, is_away, own};
 use crate::supervisor::Connections;
+use crate::table::Internal;
 use crate::waiter::Waiter;
 
 /// The time that replicas have to register ports and listeners of the next process.
@@ -78,6 +79,11 @@ fn sleep(waiter: &Waiter, time: Duration) {
     }
     // Signals are put off as long as a lock is held, but end the sleep.
     let _ = Waiter::sleep(waiter.number(), Some(time), std::ptr::null());
+}
+
+/// Unmaps a session, and closes its descriptors.
+fn let_go(mut session: Session) {
+    Internal::close_all(session.take_bells());
 }
 
 // ---- the preparation ----
@@ -415,6 +421,12 @@ impl ChildState {
         let joined = self.joined.into_iter().map(|(index, joined)| (index, joined.session)).collect();
         // Arenas and doorbells of the parent are unmapped and closed here; the child has its own views of
         // them.
-        drop(state.client.become_child(own(self.own.session), joined));
+        state.client.become_child(own(self.own.session), joined).into_iter().for_each(let_go);
+    }
+
+    /// Lets go of the next process's sessions, which has its own views of them.
+    pub fn given(self) {
+        let_go(self.own.session);
+        self.joined.into_iter().for_each(|(_, joined)| let_go(joined.session));
     }
 }

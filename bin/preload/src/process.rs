@@ -82,7 +82,9 @@ extern "C" fn parent() {
     // SAFETY: the lock is held since `prepare`.
     let prepared = unsafe { &mut *PREPARED.0.get() };
     // This is the child's connection to the supervisor: while it is open anywhere, the child counts as alive.
-    drop(prepared.take());
+    if let Some(child_state) = prepared.take().and_then(|preparation| preparation.child_state) {
+        child_state.given();
+    }
     SUPERVISOR.release();
     refit_limit();
 }

@@ -148,6 +148,18 @@ impl Internal {
         Internal(fd)
     }
 
+    /// Closes descriptors together: those with consecutive numbers by one call.
+    pub fn close_all(descriptors: Vec<Internal>) {
+        let numbers: Vec<RawFd> = descriptors.iter().map(Internal::number).collect();
+        for descriptor in descriptors {
+            set(descriptor.0, 0);
+            std::mem::forget(descriptor);
+        }
+        for run in numbers.chunk_by(|one, next| one + 1 == *next) {
+            close_all(run[0], run.len() as i32);
+        }
+    }
+
     /// Sets whether the next program image gets the descriptor.
     pub fn set_inheritable(&self, inheritable: bool) {
         let flags = if inheritable { 0 } else { libc::FD_CLOEXEC };
@@ -210,4 +222,30 @@ pub fn duplicate(fd: RawFd, from: RawFd) -> RawFd {
 pub fn set_kernel_cloexec(fd: RawFd, on: bool) {
     // SAFETY: sets a flag of a descriptor.
     unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFD, if on { libc::FD_CLOEXEC } else { 0 }) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_closed_together_and_those_between_them_are_not() {
+        // Numbers that no other test of this process uses.
+        let at = |number: i32| {
+            // SAFETY: makes a descriptor, or examines one.
+            unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, number) }
+        };
+        let is_open = |number: i32| {
+            // SAFETY: asks about a number.
+            unsafe { libc::fcntl(number, libc::F_GETFD) >= 0 }
+        };
+        let numbers: Vec<i32> = (700..706).map(at).collect();
+        assert_eq!(numbers, [700, 701, 702, 703, 704, 705]);
+        let (stays, ours) = (703, [700, 701, 702, 704, 705]);
+        Internal::close_all(ours.map(Internal::at).into());
+        assert!(is_open(stays) && !ours.into_iter().any(is_open));
+        assert!(ours.iter().all(|number| lookup(*number) == Fd::Kernel));
+        close(stays);
+        Internal::close_all(Vec::new());
+    }
 }

@@ -166,6 +166,11 @@ impl<P: Platform> Session<P> {
         &self.bells
     }
 
+    /// Takes the doorbells out of a session that is about to be dropped, so that they can be closed together.
+    pub fn take_bells(&mut self) -> Vec<P::Bell> {
+        core::mem::take(&mut self.bells)
+    }
+
     /// Sends a command. If the ring has no room, the command waits in the outbox, and the calling thread is
     /// to be slowed down ([`Session::take_owed`]).
     #[inline]
