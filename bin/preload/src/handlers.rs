@@ -1,8 +1,10 @@
 //! The program's signal handlers: sigaction(2). The kernel calls [`deliver`] for each of them, which calls
 //! the handler at once, or when this thread is no longer in a section of the library ([`crate::critical`]).
 //!
-//! Dispositions without a handler (SIG_DFL, SIG_IGN) are the kernel's alone. The signals that the C library
-//! uses for itself, and handlers that a program sets by the system call itself, do not come here.
+//! Dispositions without a handler (SIG_DFL, SIG_IGN) are the kernel's alone, but for SIGSEGV and SIGBUS by
+//! default: they tell [`crate::reach`] of pointers that lead nowhere, and end the process otherwise. The
+//! signals that the C library uses for itself, and handlers that a program sets by the system call itself, do
+//! not come here.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -80,6 +82,9 @@ impl Entry {
     }
 }
 
+/// The signals that come here although the program has no handler of them, a bit each; see [`keep_faults`].
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
 static ENTRIES: [Entry; SIGNALS] = [const { Entry::new() }; SIGNALS];
 /// Held by whoever changes an entry.
 pub static WRITER: FutexLock<()> = FutexLock::new(());
@@ -143,7 +148,8 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
     WRITER.with(|()| {
         let before = entry.read();
         let action = wanted.map(|action| {
-            if !is_handler(&action) {
+            let is_kept = action.sa_sigaction == SIG_DFL && KEPT.load(Ordering::Relaxed) & bit(signal) != 0;
+            if !is_handler(&action) && !is_kept {
                 return action;
             }
             entry.write(Wish {
@@ -151,6 +157,9 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
                 flags: action.sa_flags,
                 mask: word(&action.sa_mask),
             });
+            if is_kept {
+                return default_of_kept();
+            }
             let flags = action.sa_flags & !(libc::SA_NODEFER | libc::SA_RESETHAND) | libc::SA_SIGINFO;
             sigaction { sa_sigaction: deliver, sa_mask: all_signals(), sa_flags: flags, ..action }
         });
@@ -172,6 +181,61 @@ pub unsafe fn set(signal: c_int, new: *const sigaction, old: *mut sigaction) -> 
         }
         result
     })
+}
+
+/// Has SIGSEGV and SIGBUS come here also where the program has no handler of them, for [`crate::reach`].
+pub fn keep_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        WRITER.with(|()| {
+            // SAFETY: all-zero is a valid value.
+            let mut kernels: sigaction = unsafe { mem::zeroed() };
+            // SAFETY: the target is valid.
+            unsafe { real::sigaction(signal, std::ptr::null(), &raw mut kernels) };
+            // Who ignores a fault ends by it, and a handler that is not known here is the program's alone.
+            if kernels.sa_sigaction == SIG_DFL {
+                KEPT.fetch_or(bit(signal), Ordering::Relaxed);
+                ENTRIES[signal as usize].write(Wish { handler: SIG_DFL, flags: 0, mask: 0 });
+                // SAFETY: the action is valid.
+                unsafe { real::sigaction(signal, &default_of_kept(), std::ptr::null_mut()) };
+            }
+        });
+    }
+}
+
+/// Returns the kernel's action for a kept signal that the program wants to have its default.
+fn default_of_kept() -> sigaction {
+    // SAFETY: all-zero is a valid value.
+    let empty: sigaction = unsafe { mem::zeroed() };
+    let flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    sigaction {
+        sa_sigaction: deliver as *const () as usize,
+        sa_mask: all_signals(),
+        sa_flags: flags,
+        ..empty
+    }
+}
+
+/// Decides about a kept signal: goes on after a look at memory that is not there ([`crate::reach`]), and lets
+/// the signal end the process if that is its default. Returns whether the handler is not to be asked.
+unsafe fn keeps(signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
+    // SAFETY: the kernel's arguments.
+    let (code, context) = unsafe { ((*info).si_code, &mut *context.cast::<ucontext_t>()) };
+    let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    if let Some(end) = crate::reach::after_fault(*instruction as usize).filter(|_| code > 0) {
+        *instruction = end as i64;
+        return true;
+    }
+    if ENTRIES[signal as usize].read().handler != SIG_DFL {
+        return false;
+    }
+    // SAFETY: all-zero is SIG_DFL. The signal comes again: the instruction is repeated, or it is sent.
+    unsafe {
+        real::sigaction(signal, &mem::zeroed(), std::ptr::null_mut());
+        if code <= 0 {
+            send_again(signal, info);
+        }
+    }
+    true
 }
 
 /// The signals that the C library keeps for itself, and that a guest's C library uses for itself as well: see
@@ -376,6 +440,10 @@ unsafe extern "C" fn restore_into_library() {
 /// Decides about a signal that has come. Returns the program's handler, with the mask that it wants set, or 0
 /// if none is to run now.
 unsafe extern "C" fn prepare(signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> usize {
+    // SAFETY: the kernel's arguments.
+    if matches!(signal, libc::SIGSEGV | libc::SIGBUS) && unsafe { keeps(signal, info, context) } {
+        return 0;
+    }
     // SAFETY: a valid thread-local of the C library.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the kernel's arguments; its mask is the first word of the C library's.

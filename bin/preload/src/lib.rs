@@ -21,6 +21,7 @@
 //!   own
 //! * [`handlers`], [`critical`]: when the program's signal handlers run; [`heap`]: the library's own memory;
 //!   [`thread`]: words of each thread
+//! * [`reach`]: pointers of the program that lead nowhere
 //! * [`interfaces`], [`netlink`], [`netlink_end`], [`proc_net`]: what a program is shown of the network
 //! * [`real`]: the C library's own functions; [`settings`]: the environment; [`stats`]: the share of calls
 //!   without system call
@@ -40,7 +41,8 @@
 //!   if the socket's path may not be visible
 //!
 //! Invariants that its `unsafe` rests on:
-//! 1. Pointers from the program are as valid as the C library's functions of the same name want them.
+//! 1. Pointers from the program are as valid as the C library's functions of the same name want them; what a
+//!    system call would be given is looked at before ([`reach`]).
 //! 2. Shared memory is reached through `atoll_shm` only; `send_file` lets the kernel write to ranges that it
 //!    has checked.
 //! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the
@@ -82,6 +84,7 @@ mod platform;
 mod poll;
 mod proc_net;
 mod process;
+mod reach;
 mod real;
 mod settings;
 mod shadow;
@@ -128,6 +131,9 @@ unsafe extern "C" fn start(_count: c_int, arguments: *const *const c_char) {
     dispatch::start(symbols::carry_out);
     // SAFETY: the C library calls constructors before anything of the program.
     unsafe { dispatch::rewriting::rewrite_loaded() };
+    if settings::settings().socket.is_some() {
+        handlers::keep_faults();
+    }
     say_how();
     if exec::restore() {
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(symbols::streams::replace_standard);

@@ -8,6 +8,7 @@ use atoll_sys::Calibration;
 
 use crate::family::FamilyLock;
 use crate::instruction::ring;
+use crate::reach;
 use crate::real::count_system_call;
 use crate::table::Internal;
 use crate::waiter::KernelSet;
@@ -32,6 +33,16 @@ impl Platform for Linux {
 
     fn lock_family(memory: &ShmMemory, at: usize) -> Option<(FamilyLock, Before)> {
         FamilyLock::acquire(memory.clone(), at)
+    }
+
+    #[inline]
+    fn can_read(octets: &[u8]) -> bool {
+        reach::can_read(octets.as_ptr(), octets.len())
+    }
+
+    #[inline]
+    fn can_write(room: &mut [u8]) -> bool {
+        reach::can_write(room.as_mut_ptr(), room.len())
     }
 }
 

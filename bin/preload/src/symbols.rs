@@ -39,6 +39,7 @@ use atoll_base::{Addr, Endpoint};
 use atoll_sockets::Errno;
 use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, ssize_t};
 
+use crate::reach;
 use crate::transfer::Parts;
 
 pub use numbers::carry_out;
@@ -108,6 +109,14 @@ impl Address {
         }
     }
 
+    /// Checks an address as move_addr_to_kernel() of the kernel does, before it is read.
+    fn check(addr: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
+        if len as usize > mem::size_of::<sockaddr_storage>() {
+            return Err(Errno::EINVAL);
+        }
+        if reach::can_read(addr, len as usize) { Ok(()) } else { Err(Errno::EFAULT) }
+    }
+
     /// Reads an address for bind(2): one of AF_UNSPEC that is all zero is that of AF_INET (inet_bind).
     ///
     /// # Safety
@@ -142,13 +151,23 @@ impl Address {
 /// any number, since a stack has one link.
 const SCOPE: u32 = 2;
 
-/// Writes an address as accept(2) does: cut to `*len`, which becomes its full length.
-///
-/// # Safety
-/// `addr` and `len` are null, or `len` is valid and `addr` is valid for `*len` bytes.
-unsafe fn write_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: *mut socklen_t) {
-    if addr.is_null() || len.is_null() {
-        return;
+/// Writes an address as accept(2) does: cut to `*len`, which becomes its full length. Does nothing if the
+/// program wants none.
+fn write_address(
+    endpoint: Endpoint,
+    v6: bool,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    if addr.is_null() { Ok(()) } else { give_address(endpoint, v6, addr, len) }
+}
+
+/// Writes an address as [`write_address`] does, for calls that fail without room for one.
+fn give_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: *mut socklen_t) -> Result<(), Errno> {
+    // SAFETY: any octets are a number.
+    let room = unsafe { reach::get(len) }?;
+    if room > i32::MAX as u32 {
+        return Err(Errno::EINVAL);
     }
     // SAFETY: all-zero is a valid value.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
@@ -174,22 +193,26 @@ unsafe fn write_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: 
         unsafe { (&raw mut storage).cast::<sockaddr_in>().write(v4) };
         mem::size_of::<sockaddr_in>()
     };
-    // SAFETY: the caller's `len` is valid.
-    let room = (unsafe { *len } as usize).min(full);
+    let room = (room as usize).min(full);
+    if !reach::can_write(addr, room) {
+        return Err(Errno::EFAULT);
+    }
     // SAFETY: `addr` holds as many bytes.
     unsafe { std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), addr.cast::<u8>(), room) };
-    // SAFETY: as above.
-    unsafe { *len = full as socklen_t };
+    reach::put(len, full as socklen_t)
 }
 
-/// Returns the program's parts; `None` for an invalid count.
+/// Returns the program's parts. Fails with `many` if there are more of them than a call takes.
 ///
 /// # Safety
-/// `iov` is null or valid for `count` entries, which are as readv(2) wants them.
-unsafe fn parts_of<'a>(iov: *const iovec, count: usize) -> Option<Parts<'a>> {
-    if count > 1024 || (iov.is_null() && count > 0) {
-        return None;
+/// The memory does not change during the call.
+unsafe fn parts_of<'a>(iov: *const iovec, count: usize, many: Errno) -> Result<Parts<'a>, Errno> {
+    if count > 1024 {
+        return Err(many);
+    }
+    if !reach::can_read(iov, count * mem::size_of::<iovec>()) {
+        return Err(Errno::EFAULT);
     }
     // SAFETY: the caller's promise.
-    Some(Parts(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(iov, count) } }))
+    Ok(Parts(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(iov, count) } }))
 }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use atoll_base::Duration;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::datagram::DATAGRAM_MAX;
 use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::transfer::{AT_ONCE, Receiving, Sending};
 use atoll_sockets::{Errno, Failure};
@@ -16,6 +17,7 @@ use libc::iovec;
 use crate::calls::ensure_datagrams;
 use crate::hang_up;
 use crate::lock::STATE;
+use crate::reach;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::state::State;
 use crate::stats;
@@ -30,15 +32,17 @@ impl Parts<'_> {
         self.0.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len))
     }
 
-    /// Fails with EFAULT where a part is nowhere, and with EINVAL where one is longer than memory can be.
-    /// Other pointers that lead nowhere are found by whoever follows them (docs/limits.md).
+    /// Fails with EFAULT where a part is none of a program's memory, and with EINVAL where one is longer than
+    /// memory can be.
+    /// Other pointers that lead nowhere are found when octets are to be copied ([`crate::reach`]).
     #[inline]
     pub fn check(&self) -> Result<(), Errno> {
         for part in self.0 {
             if part.iov_len > isize::MAX as usize {
                 return Err(Errno::EINVAL);
             }
-            if part.iov_base.is_null() && part.iov_len > 0 {
+            // import_iovec
+            if part.iov_base.is_null() && part.iov_len > 0 || reach::is_beyond(part.iov_base, part.iov_len) {
                 return Err(Errno::EFAULT);
             }
         }
@@ -140,8 +144,16 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     result.map(|len| Received { len, ..about })
 }
 
+/// No error quotes more octets of a datagram.
+const QUOTED_MAX: usize = 64;
+
 /// Receives a network error about something that was sent: recvmsg(2) with MSG_ERRQUEUE, which never waits.
 pub fn receive_fault(object: u32, parts: &Parts<'_>) -> Result<Received, Errno> {
+    // The text of an error is short.
+    let room = |part: &mut [u8]| reach::can_write(part.as_mut_ptr(), part.len().min(QUOTED_MAX));
+    if !parts.targets().all(room) {
+        return Err(Errno::EFAULT);
+    }
     STATE.with(|state| {
         let mut result = state.client.receive_fault(object, parts.targets());
         if matches!(result, Err(Failure::WouldBlock)) && state.client.drain() {
@@ -283,6 +295,10 @@ fn send_datagram(
             return Err(Errno::EDESTADDRREQ);
         }
         ensure_datagrams(object)?;
+    }
+    let is_there = |part: &[u8]| reach::can_read(part.as_ptr(), part.len());
+    if len <= DATAGRAM_MAX as usize && !parts.sources().all(is_there) {
+        return Err(Errno::EFAULT);
     }
     let more = flags & libc::MSG_MORE != 0;
     let step = |state: &mut State| state.client.send_datagram(object, parts.sources(), len, to, more);

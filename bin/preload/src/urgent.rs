@@ -22,6 +22,7 @@ use crate::beyond::with_room;
 use crate::dispatch::is_resolving;
 use crate::hang_up;
 use crate::lock::STATE;
+use crate::reach;
 use crate::real::{count_system_call, last_errno, sys};
 use crate::shadow;
 use crate::signals::{hold_signals, release_signals, unblock_signal};
@@ -50,11 +51,8 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
                 truncated: first.is_none(),
                 ..Received::default()
             };
-            if let Some(place) =
-                first.and_then(|part| part.first_mut()).filter(|_| flags & libc::MSG_TRUNC == 0)
-            {
-                *place = octet;
-            }
+            let place = first.and_then(|part| part.first_mut()).filter(|_| flags & libc::MSG_TRUNC == 0);
+            place.map_or(Ok(()), |place| reach::put(place, octet))?;
             Ok(Received { urgent: true, ..received })
         }
         Ok(Urgent::End) => Ok(Received::default()),

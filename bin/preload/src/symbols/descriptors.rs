@@ -15,7 +15,7 @@ use crate::settings::settings;
 use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::urgent::{self, OwnerEx};
-use crate::{calls, interfaces, real, stats};
+use crate::{calls, interfaces, reach, real, stats};
 
 // fcntl.h, linux/sockios.h.
 const F_SETOWN_EX: c_int = 15;
@@ -341,8 +341,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     let _call = stats::Call::new(stats::OTHER);
     match request {
         libc::FIONBIO if !argument.is_null() => {
-            // SAFETY: the program's int, which need not be aligned: the kernel copies it octet by octet.
-            set_nonblocking(object, unsafe { argument.cast::<c_int>().read_unaligned() } != 0);
+            // SAFETY: any octets are a number.
+            match unsafe { reach::get(argument.cast::<c_int>()) } {
+                Ok(on) => set_nonblocking(object, on != 0),
+                Err(errno) => return fail(errno),
+            }
             if !is_fresh {
                 return 0;
             }
@@ -356,30 +359,23 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         // udp(7): there is nothing urgent about datagrams.
         SIOCATMARK if is_datagram => return fail(Errno::ENOTTY),
         SIOCATMARK if !argument.is_null() => {
-            // SAFETY: the program's int.
-            unsafe { argument.cast::<c_int>().write_unaligned(urgent::is_at_mark(object).into()) };
-            return 0;
+            return answer(reach::put(argument.cast::<c_int>(), urgent::is_at_mark(object).into()));
         }
         FIOSETOWN | SIOCSPGRP if !argument.is_null() => {
-            // SAFETY: the program's int.
-            let id = unsafe { argument.cast::<c_int>().read_unaligned() };
-            return answer(urgent::set_owner(object, Owner { id, is_thread: false }));
+            // SAFETY: any octets are a number.
+            let id = unsafe { reach::get(argument.cast::<c_int>()) };
+            return answer(id.and_then(|id| urgent::set_owner(object, Owner { id, is_thread: false })));
         }
         FIOGETOWN | SIOCGPGRP if !argument.is_null() => {
-            // SAFETY: the program's int.
-            unsafe { argument.cast::<c_int>().write_unaligned(urgent::owner(object).id) };
-            return 0;
+            return answer(reach::put(argument.cast::<c_int>(), urgent::owner(object).id));
         }
         libc::FIONREAD | libc::TIOCOUTQ if !is_fresh && !argument.is_null() => {
             if is_listening {
                 return fail(Errno::EINVAL);
             }
             let waiting = octets(object, request == libc::FIONREAD);
-            // SAFETY: the program's int.
-            unsafe {
-                argument.cast::<c_int>().write_unaligned(c_int::try_from(waiting).unwrap_or(c_int::MAX))
-            };
-            return 0;
+            let told = c_int::try_from(waiting).unwrap_or(c_int::MAX);
+            return answer(reach::put(argument.cast::<c_int>(), told));
         }
         _ => {}
     }

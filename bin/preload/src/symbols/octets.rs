@@ -14,12 +14,15 @@ use crate::lock::STATE;
 use crate::settings::settings;
 use crate::table::object_at;
 use crate::transfer::{self, Parts};
-use crate::{calls, netlink, real};
+use crate::{calls, netlink, reach, real};
+
+/// The kernel's `MAX_RW_COUNT`: no call moves more octets.
+const OCTETS_MAX: usize = 0x7fff_f000;
 
 /// Returns one part.
 #[inline]
 fn part(buf: *const c_void, len: size_t) -> [iovec; 1] {
-    [iovec { iov_base: buf.cast_mut(), iov_len: len }]
+    [iovec { iov_base: buf.cast_mut(), iov_len: len.min(OCTETS_MAX) }]
 }
 
 #[unsafe(no_mangle)]
@@ -66,10 +69,8 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
         return unsafe { real::readv(fd, iov, count) };
     };
     // SAFETY: the program's memory.
-    match unsafe { parts_of(iov, count as usize) } {
-        Some(parts) => length(crate::octets::receive(object, &parts, 0).map(|r| r.len)),
-        None => length(Err(Errno::EINVAL)),
-    }
+    let parts = unsafe { parts_of(iov, count as usize, Errno::EINVAL) };
+    length(parts.and_then(|parts| crate::octets::receive(object, &parts, 0)).map(|received| received.len))
 }
 
 #[unsafe(no_mangle)]
@@ -83,10 +84,8 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
         return unsafe { real::writev(fd, iov, count) };
     };
     // SAFETY: the program's memory.
-    match unsafe { parts_of(iov, count as usize) } {
-        Some(parts) => length(crate::octets::send(object, &parts, 0, Addressed::default())),
-        None => length(Err(Errno::EINVAL)),
-    }
+    let parts = unsafe { parts_of(iov, count as usize, Errno::EINVAL) };
+    length(parts.and_then(|parts| crate::octets::send(object, &parts, 0, Addressed::default())))
 }
 
 #[unsafe(no_mangle)]
@@ -146,14 +145,13 @@ pub unsafe extern "C" fn recvfrom(
     };
     match crate::octets::receive(object, &Parts(&part(buf, len)), flags) {
         Ok(received) => {
-            match received.peer {
-                // SAFETY: the program's memory.
-                Some((peer, v6)) => unsafe { write_address(peer, v6, addr, alen) },
-                // SAFETY: a length that is not null; connections name no peer here.
-                None if !addr.is_null() && !alen.is_null() => unsafe { *alen = 0 },
-                None => {}
-            }
-            received.len as ssize_t
+            let named = match received.peer {
+                Some((peer, v6)) => write_address(peer, v6, addr, alen),
+                // Connections name no peer here.
+                None if !addr.is_null() => reach::put(alen, 0),
+                None => Ok(()),
+            };
+            length(named.map(|()| received.len))
         }
         Err(errno) => length(Err(errno)),
     }
@@ -189,6 +187,7 @@ unsafe fn receiver(
     if addr.is_null() {
         return Ok(None);
     }
+    Address::check(addr, len).map_err(Some)?;
     let known = STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.is_v6_only())));
     let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
@@ -277,23 +276,29 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
         // SAFETY: passed on.
         return unsafe { passing::receive(fd, msg, flags) };
     };
-    if msg.is_null() {
+    if !reach::can_read(msg, size_of::<msghdr>()) {
         return length(Err(Errno::EFAULT));
     }
     // SAFETY: the program's message.
     let msg = unsafe { &mut *msg };
     // SAFETY: its parts.
-    let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else {
-        return length(Err(Errno::EMSGSIZE));
+    let parts = match unsafe { parts_of(msg.msg_iov, msg.msg_iovlen, Errno::EMSGSIZE) } {
+        Ok(parts) => parts,
+        Err(errno) => return length(Err(errno)),
     };
     match crate::octets::receive(object, &parts, flags) {
+        // As on Linux, what was received is lost then.
+        Ok(_) if !reach::can_write(msg, size_of::<msghdr>()) => length(Err(Errno::EFAULT)),
         Ok(received) => {
-            match received.peer {
-                // SAFETY: the program's memory.
-                Some((peer, v6)) => unsafe {
-                    write_address(peer, v6, msg.msg_name.cast(), &raw mut msg.msg_namelen)
-                },
-                None => msg.msg_namelen = 0,
+            let named = match received.peer {
+                Some((peer, v6)) => write_address(peer, v6, msg.msg_name.cast(), &raw mut msg.msg_namelen),
+                None => {
+                    msg.msg_namelen = 0;
+                    Ok(())
+                }
+            };
+            if let Err(errno) = named {
+                return length(Err(errno));
             }
             // SAFETY: the program's room for control messages.
             let control = unsafe { write_control(object, &received, msg) };
@@ -311,14 +316,14 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     let Some(object) = object_at(fd) else {
-        if netlink::is_at(fd) && !msg.is_null() {
+        if netlink::is_at(fd) && reach::can_read(msg, size_of::<msghdr>()) {
             // SAFETY: the program's message.
             return unsafe { send_netlink(fd, &*msg) };
         }
         // SAFETY: passed on.
         return unsafe { passing::send(fd, msg, flags) };
     };
-    if msg.is_null() {
+    if !reach::can_read(msg, size_of::<msghdr>()) {
         return length(Err(Errno::EFAULT));
     }
     // SAFETY: the program's message.
@@ -334,11 +339,17 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
         }
     };
     // SAFETY: its parts.
-    let parts = unsafe { parts_of(message.msg_iov, message.msg_iovlen) };
-    let Some(parts) = parts else { return length(Err(Errno::EMSGSIZE)) };
-    let control: &[u8] = match message.msg_control.is_null() {
-        true if message.msg_controllen > 0 => return length(Err(Errno::EFAULT)),
+    let parts = match unsafe { parts_of(message.msg_iov, message.msg_iovlen, Errno::EMSGSIZE) } {
+        Ok(parts) => parts,
+        Err(errno) => return length(Err(errno)),
+    };
+    let control: &[u8] = match message.msg_controllen == 0 {
         true => &[],
+        // ____sys_sendmsg
+        false if message.msg_controllen > i32::MAX as usize => return length(Err(Errno::ENOBUFS)),
+        false if !reach::can_read(message.msg_control, message.msg_controllen) => {
+            return length(Err(Errno::EFAULT));
+        }
         // SAFETY: the program's control messages.
         false => unsafe { std::slice::from_raw_parts(message.msg_control.cast(), message.msg_controllen) },
     };
@@ -353,7 +364,7 @@ unsafe fn write_control(object: u32, received: &transfer::Received, msg: &msghdr
     if received.details.is_none() && received.segment.is_none() && received.fault.is_none() {
         return Written::default();
     }
-    let out: &mut [u8] = match msg.msg_control.is_null() {
+    let out: &mut [u8] = match !reach::can_write(msg.msg_control, msg.msg_controllen) {
         true => &mut [],
         // SAFETY: the caller's promise.
         false => unsafe { std::slice::from_raw_parts_mut(msg.msg_control.cast(), msg.msg_controllen) },
@@ -364,8 +375,9 @@ unsafe fn write_control(object: u32, received: &transfer::Received, msg: &msghdr
 /// Runs writev(2) on a socket of netlink.
 unsafe fn write_netlink(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's memory.
-    let Some(parts) = (unsafe { parts_of(iov, count as usize) }) else {
-        return length(Err(Errno::EINVAL));
+    let parts = match unsafe { parts_of(iov, count as usize, Errno::EINVAL) } {
+        Ok(parts) => parts,
+        Err(errno) => return length(Err(errno)),
     };
     // SAFETY: as above.
     let sent = unsafe { netlink::send(fd, &parts, std::ptr::null(), 0) };
@@ -375,8 +387,9 @@ unsafe fn write_netlink(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
 /// Runs sendmsg(2) on a socket of netlink.
 unsafe fn send_netlink(fd: c_int, msg: &msghdr) -> ssize_t {
     // SAFETY: the program's parts.
-    let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else {
-        return length(Err(Errno::EMSGSIZE));
+    let parts = match unsafe { parts_of(msg.msg_iov, msg.msg_iovlen, Errno::EMSGSIZE) } {
+        Ok(parts) => parts,
+        Err(errno) => return length(Err(errno)),
     };
     // SAFETY: the program's memory.
     let sent = unsafe { netlink::send(fd, &parts, msg.msg_name.cast(), msg.msg_namelen) };
@@ -386,7 +399,7 @@ unsafe fn send_netlink(fd: c_int, msg: &msghdr) -> ssize_t {
 /// Runs recvmsg(2) on a socket of netlink: the kernel has the packets, but does not know where they are from.
 unsafe fn receive_netlink(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's message.
-    let room = if msg.is_null() { 0 } else { unsafe { (*msg).msg_namelen } };
+    let room = if reach::can_read(msg, size_of::<msghdr>()) { unsafe { (*msg).msg_namelen } } else { 0 };
     // SAFETY: passed on.
     let received = unsafe { real::recvmsg(fd, msg, flags) };
     if received >= 0 {
@@ -406,6 +419,10 @@ unsafe fn any_control(msgs: *const mmsghdr, count: c_uint) -> bool {
     }
     // sendmmsg(2): no more than 1024 are taken.
     let count = count.min(1024) as usize;
+    // Of messages that are nowhere the kernel says so.
+    if !reach::can_read(msgs, count * size_of::<mmsghdr>()) {
+        return false;
+    }
     // SAFETY: the caller's promise.
     let msgs = unsafe { std::slice::from_raw_parts(msgs, count) };
     // SAFETY: as above.
@@ -425,8 +442,11 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: passed on.
         return unsafe { real::recvmmsg(fd, msgs, count, flags, timeout) };
     }
-    // SAFETY: null or the program's.
-    let timeout = unsafe { timeout.as_ref() };
+    // SAFETY: any octets are a time.
+    let timeout = match (!timeout.is_null()).then(|| unsafe { reach::get(timeout) }).transpose() {
+        Ok(timeout) => timeout,
+        Err(errno) => return fail(errno),
+    };
     if timeout.is_some_and(|time| time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec)) {
         return fail(Errno::EINVAL);
     }
@@ -435,9 +455,14 @@ pub unsafe extern "C" fn recvmmsg(
     let mut done = 0;
     while done < count {
         let more = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
-        // SAFETY: `done < count` entries.
-        let entry = unsafe { &mut *msgs.add(done as usize) };
+        let entry = msgs.wrapping_add(done as usize);
+        if !reach::can_read(entry, size_of::<mmsghdr>()) {
+            fail(Errno::EFAULT);
+            break;
+        }
         // SAFETY: the program's message.
+        let entry = unsafe { &mut *entry };
+        // SAFETY: as above.
         let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, (flags & !libc::MSG_WAITFORONE) | more) };
         if n < 0 {
             break;
@@ -461,9 +486,14 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, 
     }
     let mut done = 0;
     while done < count {
-        // SAFETY: `done < count` entries.
-        let entry = unsafe { &mut *msgs.add(done as usize) };
+        let entry = msgs.wrapping_add(done as usize);
+        if !reach::can_write(entry, size_of::<mmsghdr>()) {
+            fail(Errno::EFAULT);
+            break;
+        }
         // SAFETY: the program's message.
+        let entry = unsafe { &mut *entry };
+        // SAFETY: as above.
         let n = unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) };
         if n < 0 {
             break;
@@ -484,14 +514,14 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         // SAFETY: passed on.
         return unsafe { real::sendfile(out, input, offset, count) };
     };
-    // SAFETY: null or the program's.
-    let mut from = unsafe { offset.as_ref() }.copied();
+    // SAFETY: any octets are an offset.
+    let mut from = match (!offset.is_null()).then(|| unsafe { reach::get(offset) }).transpose() {
+        Ok(from) => from,
+        Err(errno) => return length(Err(errno)),
+    };
     let result = transfer::send_file(object, input, &mut from, count);
-    if let Some(from) = from {
-        // SAFETY: not null, since it was read above.
-        unsafe { *offset = from };
-    }
-    length(result)
+    let told = from.map_or(Ok(()), |from| reach::put(offset, from));
+    length(told.and(result))
 }
 
 #[unsafe(no_mangle)]

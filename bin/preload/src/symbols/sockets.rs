@@ -11,14 +11,14 @@ use atoll_sockets::client::object::{Kind, Socket};
 use atoll_sockets::options::Name;
 use libc::{sockaddr, socklen_t};
 
-use super::{Address, answer, fail, write_address};
+use super::{Address, answer, fail, give_address, write_address};
 use crate::lock::STATE;
 use crate::settings::settings;
 use crate::state::State;
 use crate::supervisor::with_choice;
 use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
-use crate::{calls, dispatch, netlink, options, real, stats};
+use crate::{calls, dispatch, netlink, options, reach, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
         return unsafe { real::bind(fd, addr, len) };
     };
     let _call = stats::Call::new(stats::SOCKET);
-    if addr.is_null() && len > 0 {
-        return fail(Errno::EFAULT);
+    if let Err(errno) = Address::check(addr, len) {
+        return fail(errno);
     }
     // SAFETY: the program's address.
     let address = unsafe { Address::read_to_bind(addr, len) };
@@ -258,8 +258,12 @@ pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut sockl
     }
     match calls::accept(fd, object, flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0) {
         Ok(accepted) => {
-            // SAFETY: the program's memory.
-            unsafe { write_address(accepted.remote, accepted.v6, addr, len) };
+            if let Err(errno) = write_address(accepted.remote, accepted.v6, addr, len) {
+                // As on Linux, who cannot be named is let go.
+                // SAFETY: just accepted.
+                unsafe { super::descriptors::close(accepted.fd) };
+                return fail(errno);
+            }
             accepted.fd
         }
         Err(errno) => fail(errno),
@@ -359,8 +363,8 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
         // SAFETY: passed on.
         return unsafe { real::connect(fd, addr, len) };
     };
-    if addr.is_null() && len > 0 {
-        return fail(Errno::EFAULT);
+    if let Err(errno) = Address::check(addr, len) {
+        return fail(errno);
     }
     // SAFETY: the program's address.
     let address = unsafe { Address::read(addr, len) };
@@ -400,8 +404,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
         // SAFETY: passed on.
         return unsafe { real::getsockname(fd, addr, len) };
     };
-    // SAFETY: the program's memory.
-    unsafe { give_address(local, v6, addr, len) }
+    answer(give_address(local, v6, addr, len))
 }
 
 #[unsafe(no_mangle)]
@@ -419,24 +422,9 @@ pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut s
         state.client.peer_of(object).map(|peer| (peer, v6))
     });
     match peer {
-        // SAFETY: the program's memory.
-        Ok((peer, v6)) => unsafe { give_address(peer, v6, addr, len) },
+        Ok((peer, v6)) => answer(give_address(peer, v6, addr, len)),
         Err(errno) => fail(errno),
     }
-}
-
-/// Writes an address as [`write_address`] does, for calls that fail without room for one.
-unsafe fn give_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    if addr.is_null() || len.is_null() {
-        return fail(Errno::EFAULT);
-    }
-    // SAFETY: not null.
-    if unsafe { *len } > i32::MAX as u32 {
-        return fail(Errno::EINVAL);
-    }
-    // SAFETY: the program's memory.
-    unsafe { write_address(endpoint, v6, addr, len) };
-    0
 }
 
 #[unsafe(no_mangle)]
@@ -464,32 +452,36 @@ pub unsafe extern "C" fn getsockopt(
         }
         return result;
     };
-    if value.is_null() || len.is_null() {
-        return fail(Errno::EFAULT);
-    }
-    // SAFETY: not null.
-    let room = unsafe { *len } as i32;
-    if room < 0 {
-        return fail(Errno::EINVAL);
-    }
-    match options::get(object, level, name) {
-        Ok(found) => {
-            let octets = found.octets();
-            let room = (room as usize).min(octets.len());
-            // ip(7): at that level one octet is enough for a small number, if there is no room for more.
-            let is_small = level == libc::IPPROTO_IP
-                && octets.len() == 4
-                && u32::from_ne_bytes([octets[0], octets[1], octets[2], octets[3]]) < 256;
-            let room = if is_small && (1..4).contains(&room) { 1 } else { room };
-            // SAFETY: the program's memory, `*len` bytes of it.
-            unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), value.cast::<u8>(), room) };
-            // SAFETY: not null.
-            unsafe { *len = room as socklen_t };
-            0
-        }
-        Err(errno) => fail(errno),
-    }
+    answer(get_option(object, (level, name), value, len))
 }
+
+fn get_option(
+    object: u32,
+    (level, name): (c_int, c_int),
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    // SAFETY: any octets are a number.
+    let room = unsafe { reach::get(len) }? as i32;
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let found = options::get(object, level, name)?;
+    let octets = found.octets();
+    let room = room.min(octets.len());
+    // ip(7): at that level one octet is enough for a small number, if there is no room for more.
+    let is_small = level == libc::IPPROTO_IP
+        && octets.len() == 4
+        && u32::from_ne_bytes([octets[0], octets[1], octets[2], octets[3]]) < 256;
+    let room = if is_small && (1..4).contains(&room) { 1 } else { room };
+    if !reach::can_write(value, room) {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: the program's memory, `room` bytes of it.
+    unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), value.cast::<u8>(), room) };
+    reach::put(len, room as socklen_t)
+}
+
+/// No option is longer, in octets.
+const OPTION_MAX: usize = 512;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setsockopt(
@@ -510,11 +502,16 @@ pub unsafe extern "C" fn setsockopt(
     if (len as i32) < 0 {
         return fail(Errno::EINVAL);
     }
-    let bytes: &[u8] = if value.is_null() {
-        &[]
-    } else {
+    let len_read = (len as usize).min(OPTION_MAX);
+    if !reach::can_read(value, len_read) {
+        // sock_setsockopt: the length is looked at first.
+        let is_short = level == libc::SOL_SOCKET && len_read < size_of::<c_int>();
+        return fail(if is_short { Errno::EINVAL } else { Errno::EFAULT });
+    }
+    let bytes: &[u8] = match len_read {
+        0 => &[],
         // SAFETY: the program's memory.
-        unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) }
+        len => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) },
     };
     let is_fresh =
         STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));

@@ -8,14 +8,24 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 
 use super::{answer, count, fail};
 use crate::cancellation::point;
+use crate::instruction::direct;
 use crate::lock::STATE;
 use crate::poll::{any_ours, poll as poll_ours};
-use crate::table::object_at;
-use crate::{epoll, real, stats};
+use crate::table::{Fd, lookup, object_at};
+use crate::{epoll, reach, real, stats};
 
-/// Returns the program's entries.
+/// The number of entries up to which it is not asked how many descriptors there may be.
+const ENTRIES: nfds_t = 256;
+
+/// Returns the program's entries; none if the kernel is to say what is wrong with them.
 unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    if fds.is_null() {
+    let is_too_many = || {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a struct to be filled.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        count > limit.rlim_cur
+    };
+    if count > ENTRIES && is_too_many() || !reach::can_write(fds, count as usize * size_of::<pollfd>()) {
         return &mut [];
     }
     // SAFETY: the program's memory.
@@ -24,8 +34,8 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 
 /// Converts a time that a program gives; EINVAL for an invalid one.
 unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>, Errno> {
-    // SAFETY: null or the program's.
-    match unsafe { timeout.as_ref() } {
+    // SAFETY: any octets are a time.
+    match (!timeout.is_null()).then(|| unsafe { reach::get(timeout) }).transpose()? {
         None => Ok(None),
         Some(t) if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) => Err(Errno::EINVAL),
         Some(t) => Ok(Some(Duration::new(t.tv_sec as u64, t.tv_nsec as u32))),
@@ -100,45 +110,94 @@ const SELECT: [(i16, i16); 3] = [
 
 /// The number of bits of one word of a set.
 const WORD: usize = 64;
+/// The number of bits of an `fd_set`.
+const SET: usize = libc::FD_SETSIZE;
 
 impl Sets {
-    /// Returns the entries of the sets, which may be longer than `fd_set`: programs allocate larger ones.
-    unsafe fn entries(self, number: c_int) -> Vec<pollfd> {
-        let mut all = Vec::new();
-        for fd in 0..usize::try_from(number).unwrap_or(0) {
-            let mut events = 0;
-            for (set, (bit, _)) in self.0.into_iter().zip(SELECT) {
-                // SAFETY: null or a set of at least `number` bits.
-                if !set.is_null() && unsafe { *set.cast::<u64>().add(fd / WORD) } & 1 << (fd % WORD) != 0 {
-                    events |= bit;
-                }
-            }
-            if events != 0 {
-                all.push(pollfd { fd: fd as c_int, events, revents: 0 });
-            }
-        }
-        all
+    /// Returns a word of a set, which need not be aligned; `None` if there is no set, or it is not so long.
+    fn word(set: *mut fd_set, word: usize) -> Option<u64> {
+        // SAFETY: any octets are a number.
+        (!set.is_null()).then(|| unsafe { reach::get(set.cast::<u64>().wrapping_add(word)) })?.ok()
     }
 
-    unsafe fn write(self, number: c_int, all: &[pollfd]) -> c_int {
+    /// Returns the number of bits of the sets that count. Sets may be longer than `fd_set`, but need not be,
+    /// although programs say that theirs have as many bits as there may be descriptors: Linux looks at no
+    /// bits beyond its table of descriptors, which is not longer than what is open asks for. The library's
+    /// own descriptors are far up in it.
+    fn bits(self, number: c_int) -> usize {
+        let number = usize::try_from(number).unwrap_or(0);
+        if number <= SET {
+            return number;
+        }
+        // SAFETY: a struct to be filled.
+        let limit = unsafe {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+        };
+        let mut bits = SET;
+        for word in SET / WORD..number.min(limit).div_ceil(WORD) {
+            let all = self.0.iter().fold(0, |all, set| all | Self::word(*set, word).unwrap_or(0));
+            let numbers = (0..WORD).filter(|bit| all & 1 << bit != 0).map(|bit| word * WORD + bit);
+            bits = numbers.filter(|fd| is_open(*fd as c_int)).fold(bits, |bits, fd| bits.max(fd + 1));
+        }
+        bits.min(number)
+    }
+
+    /// Returns the entries of the sets. Fails if there is no memory for a set.
+    fn entries(self, bits: usize) -> Result<Vec<pollfd>, Errno> {
+        let mut all: Vec<pollfd> = Vec::new();
+        let len = bits.div_ceil(WORD) * (WORD / 8);
+        if !self.0.iter().all(|set| set.is_null() || reach::can_write(*set, len)) {
+            return Err(Errno::EFAULT);
+        }
+        for at in 0..bits.div_ceil(WORD) {
+            let words = self.0.map(|set| Self::word(set, at).unwrap_or(0));
+            let mut any = words.iter().fold(0, |any, word| any | word);
+            while any != 0 {
+                let bit = any.trailing_zeros() as usize;
+                any &= any - 1;
+                let asked = words.iter().zip(SELECT).filter(|(word, _)| **word & 1 << bit != 0);
+                let events = asked.fold(0, |events, (_, (wanted, _))| events | wanted);
+                if at * WORD + bit < bits {
+                    all.push(pollfd { fd: (at * WORD + bit) as c_int, events, revents: 0 });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes what was found to the sets.
+    fn write(self, bits: usize, all: &[pollfd]) -> c_int {
         if all.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
             return fail(Errno::EBADF);
         }
-        let mut bits = 0;
+        let mut count = 0;
         for (set, (wanted, shown)) in self.0.into_iter().zip(SELECT).filter(|(set, _)| !set.is_null()) {
-            let words = set.cast::<u64>();
-            for word in 0..(number.max(0) as usize).div_ceil(WORD) {
-                // SAFETY: a set of at least `number` bits.
-                unsafe { *words.add(word) = 0 };
-            }
-            for entry in all.iter().filter(|e| e.events & wanted != 0 && e.revents & shown != 0) {
-                let fd = entry.fd as usize;
-                // SAFETY: as above; entries are below `number`.
-                unsafe { *words.add(fd / WORD) |= 1 << (fd % WORD) };
-                bits += 1;
+            let mut found =
+                all.iter().filter(|e| e.events & wanted != 0 && e.revents & shown != 0).peekable();
+            for at in 0..bits.div_ceil(WORD) {
+                let mut word = 0u64;
+                while let Some(entry) = found.next_if(|entry| entry.fd as usize / WORD == at) {
+                    word |= 1 << (entry.fd as usize % WORD);
+                    count += 1;
+                }
+                if let Err(errno) = reach::put(set.cast::<u64>().wrapping_add(at), word) {
+                    return fail(errno);
+                }
             }
         }
-        bits
+        count
+    }
+}
+
+/// Returns whether a number is a descriptor of the program.
+fn is_open(fd: c_int) -> bool {
+    match lookup(fd) {
+        Fd::Object(_) => true,
+        Fd::Hidden => false,
+        // SAFETY: numbers only.
+        Fd::Kernel => unsafe { direct(libc::SYS_fcntl, [fd.into(), libc::F_GETFD.into(), 0, 0, 0, 0]) >= 0 },
     }
 }
 
@@ -151,14 +210,19 @@ pub unsafe extern "C" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let sets = Sets([read, write, except]);
-    // SAFETY: the program's sets.
-    let mut all = if crate::table::any_objects() { unsafe { sets.entries(number) } } else { Vec::new() };
+    let bits = sets.bits(number);
+    let mut all =
+        if crate::table::any_objects() { sets.entries(bits).unwrap_or_default() } else { Vec::new() };
     if !any_ours(&all) {
+        let number = number.min(bits as c_int);
         // SAFETY: passed on.
         return unsafe { real::select(number, read, write, except, timeout) };
     }
-    // SAFETY: null or the program's.
-    let asked = unsafe { timeout.as_ref() };
+    // SAFETY: any octets are a time.
+    let asked = match (!timeout.is_null()).then(|| unsafe { reach::get(timeout) }).transpose() {
+        Ok(asked) => asked,
+        Err(errno) => return fail(errno),
+    };
     if asked.is_some_and(|t| t.tv_sec < 0 || t.tv_usec < 0) {
         return fail(Errno::EINVAL);
     }
@@ -170,14 +234,12 @@ pub unsafe extern "C" fn select(
     if let Some(until) = until {
         // select(2): on Linux, timeout is modified to reflect the amount of time not slept.
         let left = until.since(STATE.with(|state| state.now()));
-        // SAFETY: not null, since it was read above.
-        unsafe {
-            *timeout = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) }
-        };
+        let left = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) };
+        // As on Linux, a time that cannot be written is no error.
+        let _ = reach::put(timeout, left);
     }
     match result {
-        // SAFETY: the program's sets.
-        Ok(_) => unsafe { sets.write(number, &all) },
+        Ok(_) => sets.write(bits, &all),
         Err(errno) => fail(errno),
     }
 }
@@ -192,9 +254,11 @@ pub unsafe extern "C" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let sets = Sets([read, write, except]);
-    // SAFETY: the program's sets.
-    let mut all = if crate::table::any_objects() { unsafe { sets.entries(number) } } else { Vec::new() };
+    let bits = sets.bits(number);
+    let mut all =
+        if crate::table::any_objects() { sets.entries(bits).unwrap_or_default() } else { Vec::new() };
     if !any_ours(&all) {
+        let number = number.min(bits as c_int);
         // SAFETY: passed on.
         return unsafe { real::pselect(number, read, write, except, timeout, mask) };
     }
@@ -204,8 +268,7 @@ pub unsafe extern "C" fn pselect(
         Err(errno) => return fail(errno),
     };
     match point(|| poll_ours(&mut all, wait, mask)) {
-        // SAFETY: the program's sets.
-        Ok(_) => unsafe { sets.write(number, &all) },
+        Ok(_) => sets.write(bits, &all),
         Err(errno) => fail(errno),
     }
 }
@@ -233,8 +296,8 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     if let Some(set) = object_at(epfd) {
         let _call = stats::Call::new(stats::EPOLL_CTL);
-        // SAFETY: null or the program's.
-        let wanted = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
+        // SAFETY: any octets are an event. Of one that is nowhere the kernel says so.
+        let wanted = unsafe { reach::get(event) }.ok();
         let control = epoll::Control { op, fd, event: wanted.map(|e| (e.events, e.u64)) };
         if let Some(result) = epoll::control(set, control) {
             return answer(result);
@@ -267,7 +330,7 @@ pub unsafe extern "C" fn epoll_pwait(
     match object_at(epfd) {
         // SAFETY: the program's memory.
         Some(set) => unsafe {
-            wait(set, events, max, u64::try_from(timeout).ok().map(Duration::from_millis), mask)
+            wait((epfd, set), events, max, u64::try_from(timeout).ok().map(Duration::from_millis), mask)
         },
         // SAFETY: passed on.
         None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
@@ -289,7 +352,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     };
     match object_at(epfd) {
         // SAFETY: the program's memory.
-        Some(set) => unsafe { wait(set, events, max, time, mask) },
+        Some(set) => unsafe { wait((epfd, set), events, max, time, mask) },
         None => {
             let millis =
                 time.map_or(-1, |t| c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
@@ -300,19 +363,39 @@ pub unsafe extern "C" fn epoll_pwait2(
 }
 
 unsafe fn wait(
-    set: u32,
+    (epfd, set): (c_int, u32),
     events: *mut epoll_event,
     max: c_int,
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
-    if max <= 0 {
+    // fs/eventpoll.c: EP_MAX_EVENTS.
+    if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return fail(Errno::EINVAL);
     }
-    if events.is_null() {
+    let octets = max as usize * size_of::<epoll_event>();
+    if reach::is_beyond(events.cast(), octets) {
         return fail(Errno::EFAULT);
     }
+    // A call returns no more events than can be looked for at little cost.
+    let there = reach::writable(events, octets.min(EVENTS_OCTETS)) / size_of::<epoll_event>();
+    if there == 0 {
+        return wait_without_room(epfd, timeout, mask);
+    }
     // SAFETY: the program's memory.
-    let room = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
+    let room = unsafe { std::slice::from_raw_parts_mut(events, there) };
     count(point(|| epoll::wait(set, room, timeout, mask)))
+}
+
+/// The octets of the events that one call returns, at most.
+const EVENTS_OCTETS: usize = 4 * 4096;
+
+/// Waits for events that the program has no memory for: none is taken, and the call fails if there is one.
+fn wait_without_room(epfd: c_int, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
+    let mut entry = [pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
+    match point(|| poll_ours(&mut entry, timeout, mask)) {
+        Ok(0) => 0,
+        Ok(_) => fail(Errno::EFAULT),
+        Err(errno) => fail(errno),
+    }
 }

@@ -26,6 +26,18 @@ pub trait Platform: Debug + Sized {
     /// Returns `None` if another process holds it. That one may hold it for as long as it is stopped, so the
     /// caller does something else, or leaves the client before it tries again.
     fn lock_family(memory: &Self::Memory, at: usize) -> Option<(Self::FamilyLock, Before)>;
+
+    /// Returns whether octets that the program wants to send are in its memory. Call before they are copied.
+    #[inline]
+    fn can_read(_octets: &[u8]) -> bool {
+        true
+    }
+
+    /// Returns whether the program has memory for octets. Call before they are copied.
+    #[inline]
+    fn can_write(_room: &mut [u8]) -> bool {
+        true
+    }
 }
 
 /// A doorbell.

@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use atoll_base::{Addr, Endpoint};
+use atoll_ipc::Details;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::command::SocketOption;
 use atoll_ipc::datagram::{DATAGRAM_MAX, ECHO_HEADER, Fault};
 use atoll_ipc::details::TimeOfDay;
-use atoll_ipc::{Details, Memory};
 
 use super::Client;
 use super::connecting::NO_PORT;
@@ -20,7 +20,7 @@ use super::platform::Platform;
 use crate::ancillary::{self, Addressed, Ancillary, Told, Written};
 use crate::datagram::{Datagrams, Outgoing, Waiting};
 use crate::options::{Name, Options};
-use crate::stream::{Readable, Stream};
+use crate::stream::{Readable, Stream, Writable};
 use crate::{Errno, Failure};
 
 /// The number of octets that are copied before the replica is notified: it sends them while the rest is
@@ -141,7 +141,7 @@ impl<P: Platform> Client<P> {
         let take = (want - *done).min(usize::try_from(readable.len).unwrap_or(usize::MAX));
         let end = readable.head + take as u64;
         // tcp(7): with MSG_TRUNC octets are discarded instead of copied.
-        if !how.truncate && !copy_out(&stream, &readable, end, *done, targets()) {
+        if !how.truncate && !copy_out::<P>(&stream, &readable, end, *done, targets())? {
             return Err(stream.error().unwrap_or(Errno::ECONNRESET).into());
         }
         if how.peek {
@@ -189,16 +189,18 @@ impl<P: Platform> Client<P> {
                 // It is the next thing that the call would have received.
                 return self.receive_datagram(object, targets, how);
             }
-            let mut done = copy_datagram(&socket, &waiting, 0, targets());
+            let copied = copy_datagram::<P>(&socket, &waiting, 0, targets());
+            let mut done = copied.unwrap_or(0);
             let truncated = done < waiting.len;
             let (mut last, mut segment) = (waiting, None);
-            if merges && !truncated {
+            if merges && !truncated && copied.is_ok() {
                 let room = targets().map(|target| target.len()).sum::<usize>().min(DATAGRAM_MAX as usize);
                 while let Some(next) = socket.waiting_behind(&last).filter(|_| last.len == waiting.len)
                     && next.can_follow(&waiting)
                     && done + next.len <= room
+                    && let Ok(copied) = copy_datagram::<P>(&socket, &next, done, targets())
                 {
-                    done += copy_datagram(&socket, &next, done, targets());
+                    done += copied;
                     last = next;
                     segment = u16::try_from(waiting.len).ok();
                 }
@@ -213,6 +215,8 @@ impl<P: Platform> Client<P> {
             {
                 datagram.next = (at + 1) % count;
             }
+            // udp_recvmsg: such a datagram is lost.
+            copied?;
             let len = if how.truncate && truncated { waiting.len } else { done };
             let (peer, details) = (Some((waiting.peer, v6)), waiting.details);
             return Ok(Received { len, peer, truncated, urgent: false, details, segment, fault: None });
@@ -267,7 +271,7 @@ impl<P: Platform> Client<P> {
             if want == 0 {
                 return stream.refusal(local).map_or(Ok(()), |errno| Err(errno.into()));
             }
-            let mut filled = 0;
+            let (mut filled, mut is_nowhere) = (0, false);
             while *done < want && filled < AT_ONCE {
                 let room = match stream.writable(local, want - *done) {
                     Ok(room) => room,
@@ -279,17 +283,9 @@ impl<P: Platform> Client<P> {
                         break;
                     }
                 };
-                let (mut skip, mut now) = (*done, 0);
-                for source in sources() {
-                    let start = skip.min(source.len());
-                    skip -= start;
-                    let len = (source.len() - start).min(room.len - now);
-                    stream.copy_in(&room, now, &source[start..start + len]);
-                    now += len;
-                    if now == room.len {
-                        break;
-                    }
-                }
+                let copied = copy_in::<P>(&stream, &room, *done, sources());
+                is_nowhere = copied.is_none();
+                let now = copied.unwrap_or(0);
                 if how.urgent {
                     stream.commit_urgent(&room, now)
                 } else {
@@ -305,7 +301,10 @@ impl<P: Platform> Client<P> {
             let starved = core::mem::take(&mut local.starved);
             drop(turn);
             self.after_sending(object, place, filled, how.more);
-            if *done >= want || is_over {
+            if is_nowhere && *done == 0 {
+                return Err(Errno::EFAULT.into());
+            }
+            if *done >= want || is_over || is_nowhere {
                 return Ok(());
             }
             // Octets that did not fit this round may fit the next one: a call that sleeps beside free room
@@ -579,47 +578,85 @@ fn packet_max(socket: &Socket, to: Addr, path: usize) -> usize {
     }
 }
 
-/// Copies a datagram to `targets`, behind their first `before` octets. Returns how much of it fitted.
-fn copy_datagram<'b, M: Memory>(
-    socket: &Datagrams<'_, M>,
+/// Copies a datagram to `targets`, behind their first `before` octets. Returns how much of it fitted; fails
+/// with EFAULT if the program has no memory there.
+fn copy_datagram<'b, P: Platform>(
+    socket: &Datagrams<'_, P::Memory>,
     waiting: &Waiting,
     mut before: usize,
     targets: impl Iterator<Item = &'b mut [u8]>,
-) -> usize {
+) -> Result<usize, Errno> {
     let mut done = 0;
     for target in targets {
         let start = before.min(target.len());
         before -= start;
-        done += socket.copy_out(waiting, done, &mut target[start..]);
+        let len = (target.len() - start).min(waiting.len - done);
+        let room = &mut target[start..start + len];
+        if len > 0 && !P::can_write(room) {
+            return Err(Errno::EFAULT);
+        }
+        done += socket.copy_out(waiting, done, room);
         if done == waiting.len {
             break;
         }
     }
-    done
+    Ok(done)
 }
 
-/// Copies the octets of a stream up to `end` to `targets`, behind the first `skip` octets of these.
+/// Copies octets of `sources`, behind the first `skip` of them, to the room of a stream. Returns how many; `None`
+/// if some are nowhere. As on Linux, nothing of such a piece is sent; what was reserved for it is kept.
+#[inline]
+fn copy_in<'b, P: Platform>(
+    stream: &Stream<'_, P::Memory>,
+    room: &Writable,
+    mut skip: usize,
+    sources: impl Iterator<Item = &'b [u8]>,
+) -> Option<usize> {
+    let mut now = 0;
+    for source in sources {
+        let start = skip.min(source.len());
+        skip -= start;
+        let len = (source.len() - start).min(room.len - now);
+        let octets = &source[start..start + len];
+        if len > 0 && !P::can_read(octets) {
+            return None;
+        }
+        stream.copy_in(room, now, octets);
+        now += len;
+        if now == room.len {
+            break;
+        }
+    }
+    Some(now)
+}
+
+/// Copies the octets of a stream up to `end` to `targets`, behind the first `skip` octets of these. Returns
+/// false if the replica has taken them away; fails with EFAULT if the program has no memory there.
 // As `Stream::readable`.
 #[inline(always)]
-fn copy_out<'b, M: Memory>(
-    stream: &Stream<'_, M>,
+fn copy_out<'b, P: Platform>(
+    stream: &Stream<'_, P::Memory>,
     readable: &Readable,
     end: u64,
     mut skip: usize,
     targets: impl Iterator<Item = &'b mut [u8]>,
-) -> bool {
+) -> Result<bool, Errno> {
     let mut at = readable.head;
     for target in targets {
         let start = skip.min(target.len());
         skip -= start;
         let len = (target.len() - start).min((end - at) as usize);
-        if len > 0 && !stream.copy_out(readable, at, &mut target[start..start + len]) {
-            return false;
+        let room = &mut target[start..start + len];
+        if len > 0 && !P::can_write(room) {
+            return Err(Errno::EFAULT);
+        }
+        if len > 0 && !stream.copy_out(readable, at, room) {
+            return Ok(false);
         }
         at += len as u64;
         if at == end {
             break;
         }
     }
-    true
+    Ok(true)
 }

@@ -1,7 +1,8 @@
 //! Do sockets behave as the kernel's do, call by call and error by error?
 //!
-//! `programs/sockets.py`, `programs/calls.c` and `programs/raw.c` hold one behaviour per name and print what
-//! happens. Each runs on the kernel and inside a private stack, and must print the same lines.
+//! `programs/sockets.py`, `programs/calls.c`, `programs/pointers.c` and `programs/raw.c` hold one behaviour
+//! per name and print what happens. Each runs on the kernel and inside a private stack, and must print the
+//! same lines.
 
 use std::process::Command;
 
@@ -103,6 +104,11 @@ cases! {
 }
 
 cases! {
+    pointers,
+        lead_nowhere, are_beyond_a_file, may_not_be_written, lead_out_of_memory, are_the_programs_own
+}
+
+cases! {
     raw,
         connections, waiting, datagrams, registers_are_kept, interrupted, restarted, handlers_jump,
         blocked_signals, calls_in_handlers, a_filter_that_traps, sigsys_ends_the_process,
@@ -130,6 +136,7 @@ macro_rules! cases_of_static_programs {
 }
 
 cases_of_static_programs! {
+    pointers: lead_nowhere, are_the_programs_own;
     calls: interrupted, restarted, handlers_receive, handlers_fork, handlers_jump, masks_while_waiting,
         spawned, vforked, edges_wake_one_thread, many_threads, cancelled_while_blocked,
         cancelled_at_any_time, handlers_end_their_thread;
@@ -145,6 +152,10 @@ fn python() -> Command {
 
 fn c() -> Command {
     Command::new(compiled("calls"))
+}
+
+fn pointers() -> Command {
+    Command::new(compiled("pointers"))
 }
 
 /// Returns a program that makes its system calls by an instruction of its own.
