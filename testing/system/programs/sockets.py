@@ -6,6 +6,7 @@ import array
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import resource
 import select
@@ -301,6 +302,27 @@ def closed_before_accept():
     client.close()
     accepted, _ = server.accept()
     print("recv:", accepted.recv(100), accepted.recv(100))
+
+
+@case
+def reset_before_accept():
+    for text, early in itertools.product((b"", b"last words"), (False, True)):
+        server = listener()
+        if early:
+            print("readable:", select.select([server], [], [], 0)[0] != [])
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        client.sendall(text)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.1)
+        client.close()
+        time.sleep(0.1)
+        print("readable:", select.select([server], [], [], 5)[0] != [])
+        accepted, _ = server.accept()
+        attempt("recv", accepted.recv, 100)
+        attempt("recv", accepted.recv, 100)
+        attempt("recv", accepted.recv, 100)
+        attempt("name", accepted.getpeername)
+        print("readable:", select.select([server], [], [], 0)[0] != [])
 
 
 @case

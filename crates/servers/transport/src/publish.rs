@@ -79,6 +79,10 @@ impl<M: Memory> Transport<M> {
     fn finish(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.connections.get_mut(index) else { return };
         self.handshakes.end_early(index, entry);
+        if self.keep_for_accept(index) {
+            return;
+        }
+        let Some(entry) = self.connections.get_mut(index) else { return };
         if let (Stage::Offered { listener, lease, .. }, Some(place)) = (entry.stage, entry.place) {
             let session = self.applications.get(place.session).map(|session| session.id).unwrap_or_default();
             if self.take_back(now, index) {
@@ -116,6 +120,32 @@ impl<M: Memory> Transport<M> {
             }
             Stage::Ended(_) => {}
         }
+    }
+}
+
+impl<M: Memory> Transport<M> {
+    /// Keeps a connection that has ended by the network before an application had it: as on Linux, accept(2)
+    /// returns it with the text that has come, and its error behind that. Returns false for others.
+    fn keep_for_accept(&mut self, index: u32) -> bool {
+        let Some(entry) = self.connections.get(index) else { return false };
+        let (Stage::Waiting { listener } | Stage::Offered { listener, .. }) = entry.stage else {
+            return false;
+        };
+        let by_network =
+            matches!(entry.cause, Cause::ConnectionReset | Cause::TimedOut | Cause::HostUnreachable);
+        if !by_network || !self.cm.is_listening(listener) {
+            return false;
+        }
+        if entry.view.flags() & REPLICA_CLOSED != 0 {
+            // This was done before.
+            return true;
+        }
+        self.connections.leave_flows(index);
+        if let Some(entry) = self.connections.get_mut(index) {
+            entry.view.set_flags(REPLICA_CLOSED);
+            entry.flags.insert(Flags::STATE | Flags::RECORD);
+        }
+        true
     }
 }
 

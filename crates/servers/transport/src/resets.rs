@@ -5,6 +5,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 
 use atoll_base::Instant;
 use atoll_connmgr::ConnMgr;
+use atoll_ipc::Cause;
 
 use crate::connections::Connections;
 use crate::entry::Entry;
@@ -93,6 +94,8 @@ impl Resets {
     fn reset(&mut self, index: u32, connections: &mut Connections) {
         connections.orphan(index);
         let Some(entry) = connections.get_mut(index) else { return };
+        // What has ended before by the network is kept for accept(2) no more.
+        entry.cause = Cause::None;
         entry.connection.abort();
         connections.touch(index);
         self.done += 1;

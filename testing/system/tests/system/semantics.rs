@@ -31,7 +31,7 @@ cases! {
         connection_to_itself_has_names, connect_binds_the_wildcard,
         address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port,
         waiting_without_descriptors, listen_without_bind,
-        listener_is_no_connection, accept_without_blocking, closed_before_accept,
+        listener_is_no_connection, accept_without_blocking, closed_before_accept, reset_before_accept,
         closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
         receive_without_blocking, send_until_full, unsent_low_water_mark, pacing_rate, peek, wait_for_all,
         receive_times_out, send_times_out,

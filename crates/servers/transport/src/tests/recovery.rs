@@ -86,6 +86,37 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
 }
 
+/// It was reset, and accept(2) returns it nevertheless.
+#[test]
+fn a_connection_that_was_reset_before_it_was_accepted_keeps_its_text() {
+    for is_offered in [false, true] {
+        let (mut net, mut server, mut client) = stacks();
+        server.listen_only(&mut net, 77, Endpoint::new(0, 80), 16);
+        if is_offered {
+            server.accept_again(77);
+        }
+        let c = client.connect(HTTP);
+        net.settle();
+        client.write(c, b"a question");
+        net.settle();
+        client.reset(c);
+        net.settle();
+        for _ in 0..3 {
+            die(&mut net, &[&server]);
+        }
+        server.accept_again(77);
+        net.settle();
+        let s = server.accept().expect("offered");
+        net.settle();
+        assert_eq!(server.read(s), b"a question");
+        assert_eq!(server.state(s).1, Cause::ConnectionReset);
+        server.close(s);
+        net.settle();
+        let now = net.now;
+        assert_eq!(net.stack(0).transport.sockets(now).count(), 1);
+    }
+}
+
 /// A server that adopts may die before anything is sent. By then it has taken offers back, and has made
 /// others, but the ledger names those of its predecessor.
 #[test]
