@@ -6,7 +6,7 @@ use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::client::object::{Kind, Socket, any};
 use atoll_sockets::client::{Answer, Connecting};
-use atoll_sockets::options::Name;
+use atoll_sockets::options::{Name, patience};
 use atoll_sockets::{Errno, Failure};
 
 use crate::control::Reason;
@@ -263,7 +263,7 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
         Ok(accepted) => return Ok(accepted),
         Err(timeout) => timeout,
     };
-    let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
+    let timeout = patience(timeout);
     block_with_number((fd, object), timeout, step)
 }
 
@@ -274,7 +274,7 @@ fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool
         state.client.check_listening(object)?;
         let timeout =
             state.client.socket(object).map_or(0, |socket| socket.options.value(Name::ReceiveTimeout));
-        Ok((!state.client.is_nonblocking(object), (timeout > 0).then(|| Duration::from_micros(timeout))))
+        Ok((!state.client.is_nonblocking(object), patience(timeout)))
     })?;
     let kind = Wanted { listener: fd, object, nonblocking, close_on_exec };
     let mut step = |state: &mut State| match accept_one(state, kind, None) {
@@ -442,7 +442,10 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
         state.client.socket(object).is_some_and(|socket| socket.options.is_on(Name::FastOpenConnect))
     });
     let opened = if is_fast { fast_open::connect(object, remote)? } else { Opened::Before };
-    let nonblocking = STATE.with(|state| state.client.is_nonblocking(object));
+    let nonblocking = STATE.with(|state| {
+        let time = state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout));
+        state.client.is_nonblocking(object) || patience(time) == Some(Duration::ZERO)
+    });
     match opened {
         Opened::Waits => return Ok(()),
         Opened::Left if nonblocking => return Err(Errno::EINPROGRESS),
@@ -460,10 +463,29 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
 pub fn await_connection(object: u32) -> Result<(), Errno> {
     let timeout =
         STATE.with(|state| state.client.socket(object).map_or(0, |s| s.options.value(Name::SendTimeout)));
-    let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
+    let timeout = patience(timeout);
     let result = block_at_point(object, timeout, |state| state.client.poll_connected(object));
     // connect(2), socket(7): the time of SO_SNDTIMEO has passed.
     result.map_err(|errno| if errno == Errno::EAGAIN { Errno::EINPROGRESS } else { errno })
+}
+
+/// Waits until a replica has chosen the port of a connection that was begun without waiting: on Linux it has
+/// one when connect(2) returns.
+pub fn await_name(object: u32) {
+    let is_named = |state: &State| state.client.local_of(object).port != 0;
+    let waits = STATE.with(|state| match state.client.socket(object).map(|socket| &socket.kind) {
+        Some(Kind::Stream(..)) => !is_named(state),
+        _ => false,
+    });
+    if waits {
+        let _ = block(Some(object), Some(REPLY_TIMEOUT), |state| {
+            let is_known = state
+                .client
+                .stream(object)
+                .is_none_or(|(stream, ..)| stream.is_answered() || stream.is_closed());
+            if is_known { Ok(()) } else { Err(Failure::WouldBlock) }
+        });
+    }
 }
 
 /// Shuts down one or both directions of a connection: shutdown(2).

@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-use atoll_base::Duration;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::datagram::DATAGRAM_MAX;
 use atoll_sockets::ancillary::Addressed;
@@ -11,7 +10,7 @@ use atoll_sockets::{Errno, Failure};
 
 use atoll_sockets::client::object::{Kind, Socket};
 pub use atoll_sockets::client::transfer::Received;
-use atoll_sockets::options::Name;
+use atoll_sockets::options::{Name, patience};
 use libc::iovec;
 
 use crate::calls::ensure_datagrams;
@@ -99,7 +98,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
             }
             // recv(2) on a datagram socket without a port waits for what never comes.
             Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(Failure::WouldBlock),
-            Some(_) => Err(Errno::ENOTCONN.into()),
+            Some(_) => Err(state.client.take_error(object).unwrap_or(Errno::ENOTCONN).into()),
             None => Err(Errno::EINVAL.into()),
         };
     // This is the fast path: no clock, no timeout, one lock.
@@ -122,9 +121,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     });
     let result = match first {
         Ok(Now::Done(len)) => return Ok(Received { len, ..about }),
-        Ok(Now::Wait(timeout)) => {
-            block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step)
-        }
+        Ok(Now::Wait(timeout)) => block_at_point(object, patience(timeout), &mut step),
         Err(failure) => {
             hang_up::after_nothing();
             Err(failure.errno())
@@ -186,7 +183,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
             }
             Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(NOT_A_STREAM.into()),
             // send(2) fails so on a stream socket that was never connected.
-            Some(_) => Err(Errno::EPIPE.into()),
+            Some(_) => Err(state.client.take_error(object).unwrap_or(Errno::EPIPE).into()),
             None => Err(Errno::EINVAL.into()),
         });
     match result {
@@ -331,9 +328,7 @@ fn send_loop(
     });
     match first {
         Ok(Now::Done(())) => Ok(()),
-        Ok(Now::Wait(timeout)) => {
-            block_at_point(object, (timeout > 0).then(|| Duration::from_micros(timeout)), step)
-        }
+        Ok(Now::Wait(timeout)) => block_at_point(object, patience(timeout), step),
         Err(failure) => {
             hang_up::after_nothing();
             Err(failure.errno())

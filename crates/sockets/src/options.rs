@@ -9,6 +9,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use atoll_base::Duration;
 use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 use serde::{Deserialize, Serialize};
@@ -132,7 +133,7 @@ pub enum Codec {
     LowMark,
     /// A `struct linger`, held with bit 32 for "on" and the seconds in the bits below.
     Linger,
-    /// A `struct timeval`, held in microseconds.
+    /// A `struct timeval`, held in microseconds, or as [`NO_TIME`].
     Time,
     /// The value of `SO_MAX_PACING_RATE`, in four octets or eight, as asked for.
     Rate,
@@ -426,6 +427,7 @@ impl Row {
                 let pair = [u32::from(held & LINGERS != 0), held as u32];
                 Value::of(&pair.map(u32::to_ne_bytes).concat())
             }
+            Codec::Time if held == NO_TIME => Value::of(&[0; 16]),
             Codec::Time => Value::of(&[held / 1_000_000, held % 1_000_000].map(u64::to_ne_bytes).concat()),
             Codec::Rate => Value::of(&held.to_ne_bytes()),
             Codec::Congestion => {
@@ -477,7 +479,22 @@ fn time_of(value: &[u8]) -> Result<u64, Errno> {
     if !(0..1_000_000).contains(&micros) {
         return Err(Errno::EDOM);
     }
-    Ok(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000).saturating_add(micros as u64))
+    // sock_set_timeout: who has less than no time does not wait.
+    let Ok(seconds) = u64::try_from(seconds) else { return Ok(NO_TIME) };
+    Ok(seconds.saturating_mul(1_000_000).saturating_add(micros as u64).min(NO_TIME - 1))
+}
+
+/// The value of `SO_RCVTIMEO` and `SO_SNDTIMEO` of a socket whose calls do not wait: a negative time.
+const NO_TIME: u64 = u64::MAX;
+
+/// Returns how long calls wait according to `SO_RCVTIMEO` or `SO_SNDTIMEO`; `None` means for ever.
+#[inline]
+pub const fn patience(held: u64) -> Option<Duration> {
+    match held {
+        0 => None,
+        NO_TIME => Some(Duration::ZERO),
+        micros => Some(Duration::from_micros(micros)),
+    }
 }
 
 /// Returns the time in seconds that the retransmissions take which are needed to cover `seconds`: Linux's

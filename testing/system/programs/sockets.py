@@ -325,6 +325,142 @@ def reset_before_accept():
         print("readable:", select.select([server], [], [], 0)[0] != [])
 
 
+def without_time(sock, option):
+    sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", -1, 0))
+
+
+@case
+def less_than_no_time():
+    client, accepted = pair()
+    for seconds, micros in ((-1, 0), (-5, 5), (0, -1), (0, 1_000_000)):
+        attempt("set", client.setsockopt, socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, micros))
+        print("get:", struct.unpack("ll", client.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)))
+    without_time(client, socket.SO_RCVTIMEO)
+    attempt("recv", client.recv, 1)
+    accepted.sendall(b"text")
+    time.sleep(0.1)
+    attempt("recv", client.recv, 10)
+    without_time(client, socket.SO_SNDTIMEO)
+    try:
+        while True:
+            client.send(bytes(1 << 16))
+    except OSError as error:
+        print("send:", errno.errorcode[error.errno])
+    server = listener()
+    without_time(server, socket.SO_RCVTIMEO)
+    attempt("accept", server.accept)
+    client = socket.socket()
+    without_time(client, socket.SO_SNDTIMEO)
+    attempt("connect", client.connect, server.getsockname())
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.bind(("127.0.0.1", 0))
+    without_time(datagrams, socket.SO_RCVTIMEO)
+    attempt("recv", datagrams.recv, 1)
+
+
+def disconnect(sock):
+    return ctypes.CDLL(None).connect(sock.fileno(), bytes(16), 16)
+
+
+def state_of(sock):
+    poll = select.poll()
+    poll.register(sock)
+    return [hex(events) for _, events in poll.poll(0)]
+
+
+@case
+def who_disconnects_hears_of_it():
+    for what in ("recv", "send", "error"):
+        server = listener()
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        client.settimeout(None)
+        accepted, _ = server.accept()
+        print("connect:", disconnect(client), state_of(client))
+        for _ in range(2):
+            if what == "recv":
+                attempt("recv", client.recv, 1)
+            elif what == "send":
+                attempt("send", client.send, b"x", socket.MSG_NOSIGNAL)
+            else:
+                attempt("error", client.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+        print(state_of(client))
+        attempt("name of the peer", client.getpeername)
+        attempt("recv", accepted.recv, 1)
+        attempt("connect", client.connect, server.getsockname())
+        attempt("error", client.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+@case
+def shutdown_while_connecting():
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    server.listen(0)
+    others = []
+    for _ in range(8):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex(server.getsockname())
+        others.append(sock)
+        time.sleep(0.05)
+    for how in (socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR):
+        client = socket.socket()
+        client.setblocking(False)
+        print("connect:", errno.errorcode[client.connect_ex(server.getsockname())])
+        print("has a port:", client.getsockname()[1] != 0)
+        attempt("shutdown", client.shutdown, how)
+        print(state_of(client))
+        attempt("error", client.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+        print(state_of(client))
+        blocking = socket.socket()
+        thread = threading.Thread(target=attempt, args=("blocked connect", blocking.connect, server.getsockname()))
+        thread.start()
+        time.sleep(0.3)
+        blocking.shutdown(how)
+        thread.join(5)
+        print("is over:", not thread.is_alive())
+
+
+@case
+def a_listener_listens_again():
+    for ends in ("shutdown", "disconnect"):
+        server = socket.socket()
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 7391))
+        server.listen()
+        server.settimeout(5)
+        waits = socket.create_connection(server.getsockname(), timeout=10)
+        if ends == "shutdown":
+            attempt("shutdown", server.shutdown, socket.SHUT_RD)
+        else:
+            print("connect:", disconnect(server))
+        attempt("recv", waits.recv, 1)
+        print("listens:", server.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), server.getsockname())
+        attempt("accept", server.accept)
+        attempt("connect", socket.create_connection, server.getsockname(), 5)
+        attempt("listen", server.listen)
+        print("listens:", server.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), server.getsockname())
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        accepted, _ = server.accept()
+        client.sendall(b"text")
+        attempt("recv", accepted.recv, 10)
+        server.close()
+
+
+@case
+def text_after_both_ways_are_shut():
+    for how in (socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR):
+        client, accepted = pair()
+        client.shutdown(how)
+        time.sleep(0.1)
+        attempt("send", accepted.send, b"late")
+        time.sleep(0.1)
+        print(state_of(client), state_of(accepted))
+        attempt("recv", client.recv, 10)
+        client.setblocking(False)
+        attempt("recv", client.recv, 10)
+        attempt("send", accepted.send, b"later", socket.MSG_NOSIGNAL)
+
+
 @case
 def closing_a_listener_resets_what_waits():
     server = listener()

@@ -391,6 +391,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let known = table::object_at(fd).and_then(|object| {
+        calls::await_name(object);
         STATE.with(|state| match state.client.socket(object) {
             None | Some(Socket { kind: Kind::Fresh, .. }) => None,
             Some(socket) => Some((state.client.local_of(object), socket.v6)),

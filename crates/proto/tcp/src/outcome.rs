@@ -15,7 +15,7 @@ bitflags! {
         const READABLE = 1 << 2;
         /// The peer's FIN is now in order: the end of the stream.
         const FIN = 1 << 3;
-        /// The peer reset the connection.
+        /// The peer reset the connection, or has sent text to an application that wants none.
         const RESET = 1 << 4;
         /// The peer refused the connection: a RST in SYN-SENT, or a hard ICMP error.
         const REFUSED = 1 << 5;

@@ -238,8 +238,14 @@ impl<P: Platform> Client<P> {
     // ---- listen(2) ----
 
     /// Returns the address to which a socket without a port is to be bound before it listens; fails if it
-    /// cannot listen.
-    pub fn address_to_listen(&self, object: u32) -> Result<Option<Endpoint>, Errno> {
+    /// cannot listen. A listener that was shut down begins again, at the address that it had.
+    pub fn address_to_listen(&mut self, object: u32) -> Result<Option<Endpoint>, Errno> {
+        if let Some(Socket { kind: kind @ Kind::Listening(_), local, .. }) = self.socket_mut(object)
+            && matches!(kind, Kind::Listening(listener) if listener.is_shut)
+        {
+            *kind = Kind::Fresh;
+            return Ok(Some(*local));
+        }
         match self.socket(object).map(|socket| (&socket.kind, socket.protocol, socket.v6)) {
             Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
             Some((Kind::Fresh, _, v6)) => Ok(Some(any(v6))),

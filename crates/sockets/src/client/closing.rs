@@ -5,7 +5,7 @@ use atoll_ipc::command::CloseMode;
 use atoll_ipc::{Command, Ready};
 
 use super::Client;
-use crate::Failure;
+use crate::{Errno, Failure};
 
 use super::object::{Body, Kind, Object, Place, Socket, any};
 use super::platform::Platform;
@@ -122,17 +122,24 @@ impl<P: Platform> Client<P> {
     /// Ends a connection by a reset, after which the socket may open another one: connect(2), `AF_UNSPEC`.
     /// [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
     pub fn disconnect(&mut self, object: u32) -> Result<(), Failure> {
-        if !self.socket(object).is_some_and(|socket| matches!(socket.kind, Kind::Stream(..))) {
-            return Ok(());
+        match self.socket(object).map(|socket| &socket.kind) {
+            Some(Kind::Stream(..)) => {}
+            // inet_csk_listen_stop: the port stays.
+            Some(Kind::Listening(_)) => return self.shutdown(object, true, true),
+            _ => return Ok(()),
         }
         let turn = self.turn(object)?;
-        if let Some((stream, ..)) = self.stream(object) {
+        // tcp_disconnect: who cuts a connection short hears of it.
+        let mut error = None;
+        if let Some((stream, local, _)) = self.stream(object) {
+            error = stream.take_error(local).or((!stream.is_closed()).then_some(Errno::ECONNRESET));
             stream.set_reset_on_close(true);
         }
         drop(turn);
         self.start_over(object);
         if let Some(socket) = self.socket_mut(object) {
             (socket.remote, socket.connect_reported) = (Endpoint::default(), false);
+            socket.standing.error = error;
             if socket.lease == 0 {
                 socket.local = Endpoint::default();
             }

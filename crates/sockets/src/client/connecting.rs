@@ -55,7 +55,10 @@ impl<P: Platform> Client<P> {
     /// Returns whether a connection that was begun is open. An error is reported once, and the socket may
     /// then try again.
     pub fn poll_connected(&mut self, object: u32) -> Result<(), Failure> {
-        let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF.into()) };
+        let Some((stream, local, _)) = self.stream(object) else {
+            // Another thread has shut it down.
+            return Err(self.take_error(object).unwrap_or(Errno::EBADF).into());
+        };
         if stream.is_connecting() {
             return Err(Failure::WouldBlock);
         }
@@ -88,6 +91,10 @@ impl<P: Platform> Client<P> {
         } else {
             (local, self.rng.below(replicas as u32) as usize)
         };
+        if let Some(socket) = self.socket_mut(object) {
+            // tcp_connect_init: what was before does not count.
+            socket.standing.error = None;
+        }
         let show = self.socket(object).and_then(|socket| socket.show(replica, replicas));
         let place = self.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
         let Place { slot, generation, .. } = place;
@@ -192,6 +199,11 @@ impl<P: Platform> Client<P> {
             }
             return Err(Errno::ENOTCONN.into());
         };
+        if stream.is_connecting() {
+            // inet_shutdown: it is no connection yet, and will be none.
+            drop(turn);
+            return self.disconnect(object);
+        }
         stream.shutdown(receive, send)?;
         drop(turn);
         self.kick(place);

@@ -79,7 +79,11 @@ impl<P: Platform> Client<P> {
             // udp_poll: a datagram socket can be written before it has a port.
             Kind::Fresh | Kind::Bound if socket.protocol.is_datagram() => Ready::SENDABLE,
             // tcp_poll: a socket that is not connected has hung up.
-            Kind::Fresh | Kind::Bound => Ready::WRITABLE | Ready::HUP | when(socket.shut_early, Ready::ENDED),
+            Kind::Fresh | Kind::Bound => {
+                let failed = socket.standing.error.is_some();
+                let ended = when(socket.shut_early, Ready::ENDED) | when(failed, Ready::ERR);
+                Ready::WRITABLE | Ready::HUP | ended
+            }
             Kind::Listening(listener) => {
                 let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
                 let ready = offered || listener.verdict.is_some() || listener.is_shut;

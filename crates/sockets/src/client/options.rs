@@ -143,7 +143,9 @@ impl<P: Platform> Client<P> {
                 Protocol::Icmp | Protocol::Raw => Protocol::raw_port(socket.v6).into(),
                 protocol => protocol as u32,
             },
-            (SOL_SOCKET, libc::SO_ACCEPTCONN) => matches!(socket.kind, Kind::Listening(_)).into(),
+            (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+                matches!(&socket.kind, Kind::Listening(listener) if !listener.is_shut).into()
+            }
             (SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
             // The value is Linux's before a segment has come.
             (SOL_SOCKET, libc::SO_INCOMING_CPU) => u32::MAX,

@@ -604,7 +604,8 @@ fn copy_datagram<'b, P: Platform>(
 }
 
 /// Copies octets of `sources`, behind the first `skip` of them, to the room of a stream. Returns how many;
-/// `None` if some are nowhere. As on Linux, nothing of such a piece is sent; what was reserved for it is kept.
+/// `None` if some are nowhere. As on Linux, nothing of such a piece is sent; what was reserved for it is
+/// kept.
 #[inline]
 fn copy_in<'b, P: Platform>(
     stream: &Stream<'_, P::Memory>,

@@ -70,6 +70,13 @@ fn odd_values_are_read_as_linux_reads_them() {
     let time = |seconds: i64, micros: i64| [seconds, micros].map(i64::to_ne_bytes).concat();
     assert_eq!(decoded(Name::SendTimeout, &time(2, 500_000)), Ok(2_500_000));
     assert_eq!(decoded(Name::SendTimeout, &time(0, 1_000_000)), Err(Errno::EDOM));
+    let negative = decoded(Name::SendTimeout, &time(-5, 7)).expect("it is allowed");
+    assert_eq!(patience(negative), Some(Duration::ZERO));
+    assert_eq!(Row::of(Name::SendTimeout).encode(negative, true).octets(), [0; 16]);
+    let (longest, default) =
+        (decoded(Name::SendTimeout, &time(i64::MAX, 0)), decoded(Name::SendTimeout, &time(0, 0)));
+    assert!(longest.is_ok_and(|longest| patience(longest) > Some(Duration::from_secs(1 << 32))));
+    assert_eq!(default.map(patience), Ok(None));
     assert_eq!(decoded(Name::SendTimeout, &ints(&[1])), Err(Errno::EINVAL));
     let linger = row_of(Name::Linger);
     let held = linger.decode(&ints(&[1, 5]), 0, true).expect("a time");

@@ -44,8 +44,12 @@ impl Connection {
         if self.wants_no_text() && end > self.rcv.nxt {
             // RFC 9293 §3.6.1 (SHLD-3): no application will read this text, and the peer has to know that it
             // is lost.
-            self.abort();
             *events |= Events::CLOSED;
+            if !self.is_orphan() {
+                // As on Linux (tcp_reset), an application that has shut both ways hears of it, too.
+                *events |= Events::RESET;
+            }
+            self.abort();
             return None;
         }
         let Some((left, right)) = self.rcv.clip(seq, segment.len) else {
