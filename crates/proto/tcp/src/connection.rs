@@ -314,9 +314,27 @@ impl Connection {
         self.config.syn_retries = retries;
     }
 
-    /// Sets TCP_QUICKACK.
+    /// Sets TCP_MAXSEG before the connection is open; `None` means what the path allows. The SYN tells the peer
+    /// if it has not left yet. Of an open connection Linux takes the value, and does nothing until the path
+    /// changes.
+    pub fn set_mss_max(&mut self, mss: Option<u16>) {
+        if self.state != State::SynSent {
+            return;
+        }
+        self.config.set_mss_max(mss);
+        if self.snd.nxt < 0 {
+            self.rcv.mss = self.rcv.mss.min(mss.unwrap_or(u16::MAX));
+        }
+        self.update_mss();
+    }
+
+    /// Sets TCP_QUICKACK. Switched off, ACKs wait for text of ours to ride on (Linux's ping-pong mode), and so
+    /// does that which completes the handshake.
     pub fn set_quick_ack(&mut self, quick_ack: bool) {
         self.config.quick_ack = quick_ack;
+        if !quick_ack {
+            self.rcv.expect_answers();
+        }
         if quick_ack && self.timers.is_armed(Timer::Ack) {
             self.pending.set(Pending::ACK);
         }

@@ -184,6 +184,10 @@ impl Config {
         (self.mss_max != u16::MAX).then_some(self.mss_max)
     }
 
+    pub(crate) fn set_mss_max(&mut self, mss: Option<u16>) {
+        self.mss_max = mss.unwrap_or(u16::MAX);
+    }
+
     /// Returns `mss` clamped to the limit that the application has set; the result is never below
     /// [`MSS_MIN`].
     pub(crate) fn clamp_mss(&self, mss: u16) -> u16 {

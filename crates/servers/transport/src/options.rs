@@ -167,8 +167,9 @@ impl Entry {
             SocketOption::TypeOfService => self.set_class(value as u8, Family::V4),
             SocketOption::UnicastHops if value <= 255 => self.set_hops(value as u8, Family::V6),
             SocketOption::TrafficClass => self.set_class(value as u8, Family::V6),
-            // Linux takes TCP_MAXSEG of an open connection, and ignores it until the next update of the MSS.
-            SocketOption::MaxSegment => {}
+            SocketOption::MaxSegment => {
+                connection.set_mss_max(u16::try_from(value).ok().filter(|mss| *mss != 0));
+            }
             SocketOption::DeferAccept
             | SocketOption::FastOpen
             | SocketOption::SynCount

@@ -72,7 +72,7 @@ fn odd_values_are_read_as_linux_reads_them() {
     assert_eq!(decoded(Name::SendTimeout, &time(0, 1_000_000)), Err(Errno::EDOM));
     let negative = decoded(Name::SendTimeout, &time(-5, 7)).expect("it is allowed");
     assert_eq!(patience(negative), Some(Duration::ZERO));
-    assert_eq!(Row::of(Name::SendTimeout).encode(negative, true).octets(), [0; 16]);
+    assert_eq!(row_of(Name::SendTimeout).encode(negative, true).octets(), [0; 16]);
     let (longest, default) =
         (decoded(Name::SendTimeout, &time(i64::MAX, 0)), decoded(Name::SendTimeout, &time(0, 0)));
     assert!(longest.is_ok_and(|longest| patience(longest) > Some(Duration::from_secs(1 << 32))));

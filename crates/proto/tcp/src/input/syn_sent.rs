@@ -1,12 +1,16 @@
 //! How the answer to our SYN is handled (RFC 9293 §3.10.7.3).
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::{Flags, Segment};
 
 use crate::connection::Connection;
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
 use crate::state::State;
+use crate::timers::Timer;
+
+/// Linux's `TCP_DELACK_MAX`.
+const ACK_DELAY_SYN: Duration = Duration::from_millis(200);
 
 impl Connection {
     pub(super) fn segment_arrives_in_syn_sent(&mut self, now: Instant, segment: &Segment) -> Input {
@@ -45,8 +49,15 @@ impl Connection {
         self.recovery.retries = 0;
         self.progress_at = now;
         let acked = if ack > 0 { Events::ACKED } else { Events::empty() };
+        let waits = self.rcv.expects_answers();
         let events = self.enter_established(now) | acked;
-        self.pending.set(Pending::ACK);
+        if waits && !self.snd.fin {
+            // tcp_rcv_synsent_state_process: with TCP_QUICKACK switched off the ACK waits for text. Health
+            // checks reset the connection before, and the server's program hears nothing of it.
+            self.timers.arm(Timer::Ack, now + ACK_DELAY_SYN);
+        } else {
+            self.pending.set(Pending::ACK);
+        }
         // Text on a SYN-ACK is ignored, and the peer sends it again: servers answer in segments of their own.
         Input::accepted(None, events)
     }

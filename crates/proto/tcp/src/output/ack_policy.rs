@@ -107,6 +107,17 @@ impl Connection {
 }
 
 impl Rcv {
+    /// Expects that text of ours answers each of the peer's: Linux's ping-pong mode.
+    pub(crate) const fn expect_answers(&mut self) {
+        self.quick = 0;
+        self.answers = Answers::Ride;
+    }
+
+    /// Returns whether text of ours is expected to answer, as [`Rcv::expect_answers`] has said.
+    pub(crate) const fn expects_answers(&self) -> bool {
+        self.quick == 0
+    }
+
     /// Returns whether an ACK would carry SACK blocks, or is owed more than once.
     pub(super) fn has_sack_news(&self) -> bool {
         self.reassembly.is_some() || self.duplicate.1 > 0 || self.duplicates_owed > 0
