@@ -19,7 +19,7 @@ use crate::settings::settings;
 use crate::state::{State, asks, put_number};
 use crate::table::reserved;
 use crate::under_way::{Pinned, Ticket};
-use crate::wait::{block, block_at_point, block_with_number};
+use crate::wait::{OFFERED_AGAIN, block, block_at_point, block_with_number};
 use crate::{asking, cancellation, epoll, stats, supervisor, table};
 
 /// The time that a replica has to answer a command; one that takes longer counts as gone.
@@ -245,6 +245,7 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
     };
     let first = STATE.with(|state| {
         state.client.check_listening(object)?;
+        let is_late = state.client.may_accept(object) | state.client.accept_connections(object);
         let mut result = step(state, None);
         if matches!(result, Err(Failure::WouldBlock)) {
             state.client.drain();
@@ -253,18 +254,28 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
         match result {
             Ok(accepted) => Ok(Ok(accepted)),
             Err(Failure::Error(errno)) => Err(errno),
-            Err(Failure::WouldBlock) if state.client.is_nonblocking(object) => Err(Errno::EAGAIN),
+            Err(Failure::WouldBlock) if state.client.is_nonblocking(object) => {
+                if is_late {
+                    Ok(Err((Some(OFFERED_AGAIN), true)))
+                } else {
+                    Err(Errno::EAGAIN)
+                }
+            }
             Err(Failure::WouldBlock) => {
-                Ok(Err(state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout))))
+                let time = state.client.socket(object).map_or(0, |s| s.options.value(Name::ReceiveTimeout));
+                Ok(Err((patience(time), false)))
             }
         }
     });
-    let timeout = match first.inspect_err(|_| hang_up::after_nothing())? {
+    let (timeout, is_brief) = match first.inspect_err(|_| hang_up::after_nothing())? {
         Ok(accepted) => return Ok(accepted),
         Err(timeout) => timeout,
     };
-    let timeout = patience(timeout);
-    block_with_number((fd, object), timeout, step)
+    match block_with_number((fd, object), timeout, step) {
+        // accept(2) of a socket that does not block is not interrupted.
+        Err(Errno::EINTR) if is_brief => Err(Errno::EAGAIN),
+        result => result,
+    }
 }
 
 /// Accepts a connection in the naive way (P4): every call asks for one and waits for the answer.

@@ -25,7 +25,7 @@ use crate::stats;
 use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::under_way::{Pinned, Sleep, Ticket};
-use crate::wait::{met, spin_until_event, waited};
+use crate::wait::{OFFERED_AGAIN, met, spin_until_event, waited};
 use crate::waiter::{KernelSet, Waiter};
 
 /// The kernel's descriptors of a mixed set are examined after so many nanoseconds, or so many calls, while
@@ -150,18 +150,32 @@ pub fn wait(
     }
     let first = STATE.with(|state| look_once(state, epoll, events, timeout == Some(Duration::ZERO)))?;
     let count = match first {
-        Look { count, kernel: Some(fd) } => {
+        Look { count, kernel: Some(fd), .. } => {
             count + ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?
         }
-        Look { count, kernel: None } => count,
+        Look { count, kernel: None, .. } => count,
     };
     if count > 0 {
         return Ok(count);
     }
     if timeout == Some(Duration::ZERO) {
+        if first.is_late {
+            let found = wait_for_events(epoll, events, Some(OFFERED_AGAIN), mask);
+            return found.or_else(|errno| if errno == Errno::EINTR { Ok(0) } else { Err(errno) });
+        }
         hang_up::after_nothing();
         return Ok(0);
     }
+    wait_for_events(epoll, events, timeout, mask)
+}
+
+/// Waits for events after a look that has found none.
+fn wait_for_events(
+    epoll: u32,
+    events: &mut [epoll_event],
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
     let mut ticket = Ticket::new(&timeout);
     let (deadline, only_kernel, mut result) = STATE.with(|state| {
         state.begin_call(&mut ticket, || Pinned::One(Some(epoll)));
@@ -197,6 +211,8 @@ struct Look {
     count: usize,
     /// The kernel's instance, if that is to be examined too.
     kernel: Option<i32>,
+    /// Whether this process accepts connections of a listener only since this look.
+    is_late: bool,
 }
 
 fn look_once(
@@ -206,11 +222,11 @@ fn look_once(
     at_once: bool,
 ) -> Result<Look, Errno> {
     state.client.drain();
-    state.client.accept_watched(epoll);
+    let is_late = state.client.accept_watched(epoll);
     let count = collect(state, epoll, events);
     let Some(set) = state.client.set_mut(epoll) else { return Err(Errno::EINVAL) };
     if !set.kernel.has_members || (count == 0 && !at_once) {
-        return Ok(Look { count, kernel: None });
+        return Ok(Look { count, kernel: None, is_late });
     }
     set.kernel.calls_since += 1;
     let fd = set.kernel.fd;
@@ -218,13 +234,13 @@ fn look_once(
     let now = state.now().as_nanos();
     let due = calls >= KERNEL_CALLS || now.saturating_sub(looked) > KERNEL_EVERY;
     if !(due || count == 0) || count == events.len() {
-        return Ok(Look { count, kernel: None });
+        return Ok(Look { count, kernel: None, is_late });
     }
     if let Some(set) = state.client.set_mut(epoll) {
         set.kernel.asked_at = now;
         set.kernel.calls_since = 0;
     }
-    Ok(Look { count, kernel: Some(fd) })
+    Ok(Look { count, kernel: Some(fd), is_late })
 }
 
 fn wait_in_set(

@@ -18,7 +18,7 @@ use crate::stats;
 use crate::table::reserved;
 use crate::table::{Fd, lookup, object_at};
 use crate::under_way::{Pinned, Sleep, Ticket};
-use crate::wait::{met, spin_until_event, waited};
+use crate::wait::{OFFERED_AGAIN, met, spin_until_event, waited};
 use crate::waiter::Waiter;
 
 /// Returns whether any entry is Atoll's.
@@ -44,12 +44,15 @@ pub fn poll(
             kernel.push(*entry);
         }
     }
-    let (ready, deadline) = STATE.with(|state| {
+    let at_once = timeout == Some(Duration::ZERO);
+    let (ready, is_late, deadline) = STATE.with(|state| {
         state.client.drain();
-        let deadline = timeout.map(|timeout| state.now() + timeout);
-        (look_at(state, fds), deadline)
+        let objects = fds.iter().filter_map(|entry| object_at(entry.fd));
+        let is_late = at_once && objects.fold(false, |late, object| late | state.client.accepts_late(object));
+        let timeout = if is_late { Some(OFFERED_AGAIN) } else { timeout };
+        (look_at(state, fds), is_late, timeout.map(|timeout| state.now() + timeout))
     });
-    if ready > 0 || timeout == Some(Duration::ZERO) {
+    if ready > 0 || at_once && !is_late {
         if ready == 0 {
             hang_up::after_nothing();
         }
@@ -65,7 +68,10 @@ pub fn poll(
     let result = sleep(fds, &mut kernel, &mut ticket, deadline, mask);
     STATE.with(|state| state.end_call(ticket));
     waited();
-    result
+    match result {
+        Err(Errno::EINTR) if is_late => Ok(merge(fds, &[])),
+        result => result,
+    }
 }
 
 fn sleep(

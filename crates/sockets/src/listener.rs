@@ -43,6 +43,11 @@ pub struct Listener {
     pub claimed: Option<Offer>,
     /// The verdict on the claim, once it has come.
     pub verdict: Option<bool>,
+    /// Whether replicas have removed this process since its last claim: one connection is on offer until it
+    /// claims again.
+    pub on_trial: bool,
+    /// Whether a claim has ended that: more connections may be on offer in a moment.
+    pub more_soon: bool,
     /// Whether shutdown(2) has ended the listener; accept(2) fails then.
     pub is_shut: bool,
 }

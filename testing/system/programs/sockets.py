@@ -330,6 +330,27 @@ def without_time(sock, option):
 
 
 @case
+def who_comes_late_to_a_listener_finds_what_waits():
+    for how in ("accept", "select", "epoll", "poll"):
+        server = listener()
+        server.setblocking(False)
+        events = select.epoll()
+        if how == "epoll":
+            events.register(server, select.EPOLLIN)
+        clients = [socket.create_connection(server.getsockname(), timeout=10) for _ in range(3)]
+        time.sleep(0.6)
+        for _ in clients:
+            if how == "select":
+                print("readable:", select.select([server], [], [], 0)[0] != [])
+            elif how == "epoll":
+                print("readable:", events.poll(0) != [])
+            elif how == "poll":
+                print("readable:", state_of(server))
+            attempt("accept", lambda: server.accept()[0])
+        attempt("accept", lambda: server.accept()[0])
+
+
+@case
 def less_than_no_time():
     client, accepted = pair()
     for seconds, micros in ((-1, 0), (-5, 5), (0, -1), (0, 1_000_000)):

@@ -314,9 +314,9 @@ impl Connection {
         self.config.syn_retries = retries;
     }
 
-    /// Sets TCP_MAXSEG before the connection is open; `None` means what the path allows. The SYN tells the peer
-    /// if it has not left yet. Of an open connection Linux takes the value, and does nothing until the path
-    /// changes.
+    /// Sets TCP_MAXSEG before the connection is open; `None` means what the path allows. The SYN tells the
+    /// peer if it has not left yet. Of an open connection Linux takes the value, and does nothing until the
+    /// path changes.
     pub fn set_mss_max(&mut self, mss: Option<u16>) {
         if self.state != State::SynSent {
             return;
@@ -328,8 +328,8 @@ impl Connection {
         self.update_mss();
     }
 
-    /// Sets TCP_QUICKACK. Switched off, ACKs wait for text of ours to ride on (Linux's ping-pong mode), and so
-    /// does that which completes the handshake.
+    /// Sets TCP_QUICKACK. Switched off, ACKs wait for text of ours to ride on (Linux's ping-pong mode), and
+    /// so does that which completes the handshake.
     pub fn set_quick_ack(&mut self, quick_ack: bool) {
         self.config.quick_ack = quick_ack;
         if !quick_ack {

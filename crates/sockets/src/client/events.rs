@@ -95,6 +95,7 @@ impl<P: Platform> Client<P> {
                     && let Some(listener) = self.listener_mut(object)
                 {
                     listener.accepting &= !(1 << replica);
+                    listener.on_trial = true;
                     self.accept_if_awaited(object);
                 }
             }

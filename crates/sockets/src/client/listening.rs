@@ -20,25 +20,39 @@ impl<P: Platform> Client<P> {
         self.own().is_some_and(|session| session.facts.naive_accept)
     }
 
-    /// Sends ACCEPT-CONNECTION to every replica that does not know yet that this process accepts.
+    /// Sends ACCEPT-CONNECTION to every replica that does not know yet that this process accepts. Returns
+    /// whether there is any: then connections may wait that will be on offer in a moment.
     #[inline]
-    pub fn accept_connections(&mut self, object: u32) {
+    pub fn accept_connections(&mut self, object: u32) -> bool {
         if self.asks() {
-            return self.ask_before_sleep(object);
+            self.ask_before_sleep(object);
+            return false;
         }
         let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else {
-            return;
+            return false;
         };
         let (accepting, lease) = (listener.accepting, *lease);
+        let more_soon = core::mem::take(&mut listener.more_soon);
         let all = (1 << self.replicas()) - 1;
         if accepting == all {
-            return;
+            return more_soon;
         }
         for replica in (0..self.replicas()).filter(|replica| accepting & (1 << replica) == 0) {
             self.push(0, replica, &Command::AcceptConnection { lease });
         }
         if let Some(listener) = self.listener_mut(object) {
             listener.accepting = all;
+        }
+        true
+    }
+
+    /// Registers this process as an acceptor for a listener, or for those that a set watches. Returns whether
+    /// there is any for which it was none.
+    pub fn accepts_late(&mut self, object: u32) -> bool {
+        match self.object(object).map(|object| &object.body) {
+            Some(Body::Socket(Socket { kind: Kind::Listening(_), .. })) => self.accept_connections(object),
+            Some(Body::Epoll(_)) => self.accept_watched(object),
+            _ => false,
         }
     }
 
@@ -67,24 +81,24 @@ impl<P: Platform> Client<P> {
     }
 
     /// Registers acceptors for listeners that are watched in a set and do not accept, because a thread waits
-    /// in the set now.
+    /// in the set now. Returns whether there is any.
     #[inline]
-    pub fn accept_watched(&mut self, set: u32) {
-        if self.listeners_idle {
-            self.accept_idle(set);
-        }
+    pub fn accept_watched(&mut self, set: u32) -> bool {
+        self.listeners_idle && self.accept_idle(set)
     }
 
-    fn accept_idle(&mut self, set: u32) {
+    fn accept_idle(&mut self, set: u32) -> bool {
+        let mut any = false;
         self.listeners_idle = false;
         for at in 0..self.listeners.len() {
             let object = self.listeners[at].1;
             if self.is_member(object, set, 0) {
-                self.accept_connections(object);
+                any |= self.accept_connections(object);
             } else if !self.watchers(object).is_empty() {
                 self.listeners_idle = true;
             }
         }
+        any
     }
 
     /// Returns whether the object is in the set, or in a set that is.
@@ -147,6 +161,10 @@ impl<P: Platform> Client<P> {
             return Err(errno.into());
         }
         let offer = self.claim_offer(object)?;
+        if let Some(listener) = self.listener_mut(object).filter(|listener| listener.on_trial) {
+            (listener.on_trial, listener.more_soon) = (false, true);
+            self.listeners_idle = true;
+        }
         let Some(parent) = self.socket(object) else { return Err(Errno::EINVAL.into()) };
         let (v6, inherited) = (parent.v6, parent.options.clone());
         let replica = usize::from(offer.replica);

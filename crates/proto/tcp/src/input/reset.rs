@@ -17,8 +17,8 @@ impl Connection {
         let events = match self.state() {
             // An active open that met a simultaneous one was refused; a passive one returns to its listener.
             State::SynReceived if !self.passive => Events::REFUSED | Events::CLOSED,
-            // Also where both ends have sent all: text may not have been acknowledged. As on Linux, an application
-            // that still has the connection hears of it.
+            // Also where both ends have sent all: text may not have been acknowledged. As on Linux, an
+            // application that still has the connection hears of it.
             _ => Events::RESET | Events::CLOSED,
         };
         self.become_closed();
