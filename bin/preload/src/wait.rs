@@ -26,8 +26,8 @@ use crate::under_way::{Pinned, Sleep, Ticket};
 use crate::waiter::Waiter;
 
 /// How long accept(2) of a listener that does not block, and poll(2) without time, wait if connections may be
-/// on offer in a moment: the replicas hear only now that this process accepts, or what was on offer is not any
-/// more, because its time was over. Programs expect that what waits is there.
+/// on offer in a moment: the replicas hear only now that this process accepts, or what was on offer is not
+/// any more, because its time was over. Programs expect that what waits is there.
 pub const OFFERED_AGAIN: Duration = Duration::from_millis(20);
 
 /// Repeats `step` until it does not block any more. `object` is what it waits for; `None` means a reply.
