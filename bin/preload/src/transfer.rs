@@ -98,7 +98,12 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
             }
             // recv(2) on a datagram socket without a port waits for what never comes.
             Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(Failure::WouldBlock),
-            Some(_) => Err(state.client.take_error(object).unwrap_or(Errno::ENOTCONN).into()),
+            Some(_) => match state.client.take_error(object) {
+                Some(errno) => Err(errno.into()),
+                // tcp_recvmsg_locked: what was shut down is at its end.
+                None if state.client.socket(object).is_some_and(|socket| socket.shut_early) => Ok(0),
+                None => Err(Errno::ENOTCONN.into()),
+            },
             None => Err(Errno::EINVAL.into()),
         };
     // This is the fast path: no clock, no timeout, one lock.

@@ -364,7 +364,8 @@ unsafe fn write_control(object: u32, received: &transfer::Received, msg: &msghdr
     if received.details.is_none() && received.segment.is_none() && received.fault.is_none() {
         return Written::default();
     }
-    let out: &mut [u8] = match !reach::can_write(msg.msg_control, msg.msg_controllen) {
+    let is_there = msg.msg_controllen > 0 && reach::can_write(msg.msg_control, msg.msg_controllen);
+    let out: &mut [u8] = match !is_there {
         true => &mut [],
         // SAFETY: the caller's promise.
         false => unsafe { std::slice::from_raw_parts_mut(msg.msg_control.cast(), msg.msg_controllen) },

@@ -380,8 +380,13 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
             }
             if result == 0 { 0 } else { fail(errno) }
         }
-        // SAFETY: passed on. The kernel has no such peer either; AF_UNSPEC changes nothing in a new socket.
-        Choice::Invalid => unsafe { real::connect(fd, addr, len) },
+        Choice::Invalid => {
+            if address == Address::Unspecified {
+                let _ = calls::disconnect(object);
+            }
+            // SAFETY: passed on. The kernel has no such peer either.
+            unsafe { real::connect(fd, addr, len) }
+        }
         Choice::Unreached(to) => fail(unreached(to)),
         Choice::Disconnect => answer(calls::disconnect(object)),
         Choice::Fail(errno) => fail(errno),

@@ -25,7 +25,10 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
         count > limit.rlim_cur
     };
-    if count > ENTRIES && is_too_many() || !reach::can_write(fds, count as usize * size_of::<pollfd>()) {
+    if fds.is_null()
+        || count > ENTRIES && is_too_many()
+        || !reach::can_write(fds, count as usize * size_of::<pollfd>())
+    {
         return &mut [];
     }
     // SAFETY: the program's memory.

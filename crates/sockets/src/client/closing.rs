@@ -126,7 +126,13 @@ impl<P: Platform> Client<P> {
             Some(Kind::Stream(..)) => {}
             // inet_csk_listen_stop: the port stays.
             Some(Kind::Listening(_)) => return self.shutdown(object, true, true),
-            _ => return Ok(()),
+            _ => {
+                // tcp_disconnect: what was shut down is not any more.
+                if let Some(socket) = self.socket_mut(object) {
+                    socket.shut_early = false;
+                }
+                return Ok(());
+            }
         }
         let turn = self.turn(object)?;
         // tcp_disconnect: who cuts a connection short hears of it.

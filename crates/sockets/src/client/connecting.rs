@@ -180,6 +180,7 @@ impl<P: Platform> Client<P> {
                 self.announce(object, CHANGED);
                 return result;
             }
+            Kind::Listening(listener) if listener.is_shut => return Err(Errno::ENOTCONN.into()),
             Kind::Listening(listener) => {
                 if receive {
                     // As on Linux, the socket stops listening, and accept fails.

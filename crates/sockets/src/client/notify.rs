@@ -84,13 +84,13 @@ impl<P: Platform> Client<P> {
                 let ended = when(socket.shut_early, Ready::ENDED) | when(failed, Ready::ERR);
                 Ready::WRITABLE | Ready::HUP | ended
             }
+            // inet_shutdown: it is a socket that is not connected.
+            Kind::Listening(listener) if listener.is_shut => Ready::WRITABLE | Ready::HUP,
             Kind::Listening(listener) => {
                 let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
-                let ready = offered || listener.verdict.is_some() || listener.is_shut;
+                let ready = offered || listener.verdict.is_some();
                 let failed = socket.standing.error.is_some();
-                when(ready || failed, Ready::READABLE)
-                    | when(listener.is_shut, Ready::HUP | Ready::RDHUP)
-                    | when(failed, Ready::ERR)
+                when(ready || failed, Ready::READABLE) | when(failed, Ready::ERR)
             }
             Kind::Stream(place, local) => {
                 self.stream_at(*place).map_or(Ready::ERR | Ready::HUP, |stream| stream.readiness(local))

@@ -1,0 +1,119 @@
+"""Makes random sequences of socket calls, and prints what each call says: random_calls.py FIRST_SEED SEQUENCES.
+
+A seed gives the same calls on every stack, and what they say must be the same. After each call there is time for its
+effects, so that nothing depends on how fast a stack is. Ports are shown by the socket that was bound there first.
+"""
+
+import ctypes
+import errno
+import random
+import select
+import socket
+import struct
+import sys
+import time
+
+LIBC = ctypes.CDLL(None)
+CALLS = 25
+PAUSE = 0.012
+
+
+class Sequence:
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.sockets = {}
+        self.next = 0
+        self.ports = {}
+
+    def add(self, sock):
+        sock.setblocking(False)
+        self.sockets[self.next] = sock
+        self.next += 1
+        return self.next - 1
+
+    def name(self, address):
+        return address[0], self.ports.setdefault(address[1], len(self.ports)) if address[1] else None
+
+    def do_socket(self, _sock):
+        return self.add(socket.socket())
+
+    def do_bind(self, sock):
+        sock.bind(("127.0.0.1", 0))
+        return self.name(sock.getsockname())
+
+    def do_listen(self, sock):
+        return sock.listen(8)
+
+    def do_connect(self, sock):
+        other = self.sockets[self.random.choice(sorted(self.sockets))]
+        address = other.getsockname()
+        # A connection to itself is a limit of its own.
+        if other is sock or not address[1]:
+            return "nobody"
+        return sock.connect(("127.0.0.1", address[1]))
+
+    def do_accept(self, sock):
+        return self.add(sock.accept()[0])
+
+    def do_send(self, sock):
+        return sock.send(b"x" * self.random.choice((1, 10, 1000)), socket.MSG_NOSIGNAL)
+
+    def do_recv(self, sock):
+        return len(sock.recv(self.random.choice((1, 100, 5000))))
+
+    def do_peek(self, sock):
+        return len(sock.recv(100, socket.MSG_PEEK))
+
+    def do_shutdown(self, sock):
+        return sock.shutdown(self.random.randrange(3))
+
+    def do_error(self, sock):
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    def do_poll(self, sock):
+        poll = select.poll()
+        poll.register(sock, 0x3FFF)
+        return [hex(events) for _, events in poll.poll(0)]
+
+    def do_peer(self, sock):
+        return self.name(sock.getpeername())
+
+    def do_disconnect(self, sock):
+        return LIBC.connect(sock.fileno(), bytes(16), 16)
+
+    def do_linger(self, sock):
+        return sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def do_close(self, sock):
+        number = next(number for number, other in self.sockets.items() if other is sock)
+        del self.sockets[number]
+        return sock.close()
+
+    WEIGHTS = {"socket": 3, "bind": 3, "listen": 3, "connect": 5, "accept": 5, "send": 5, "recv": 5, "peek": 2,
+               "shutdown": 2, "error": 2, "poll": 6, "peer": 2, "disconnect": 1, "linger": 1, "close": 2}
+
+    def run(self):
+        for _ in range(CALLS):
+            names = list(self.WEIGHTS)
+            what = self.random.choices(names, [self.WEIGHTS[name] for name in names])[0]
+            if not self.sockets:
+                what = "socket"
+            number = self.random.choice(sorted(self.sockets)) if self.sockets else None
+            try:
+                said = getattr(self, f"do_{what}")(self.sockets.get(number))
+            except OSError as error:
+                said = errno.errorcode[error.errno]
+            print(f"  {what} {number}: {said}")
+            time.sleep(PAUSE)
+        for sock in self.sockets.values():
+            sock.close()
+
+
+def main():
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    for seed in range(first, first + count):
+        print(f"seed {seed}")
+        Sequence(seed).run()
+
+
+main()
