@@ -34,7 +34,9 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Runs a call that is a cancellation point: pthreads(7). Requests of before act first, and while the call
 /// sleeps. The caller holds no lock, and nothing that has to be dropped.
-#[inline]
+// It is a part of its caller, as is what acts on requests: where a build unwinds for panics, the end of a thread
+// may not pass a call that is in the way.
+#[inline(always)]
 pub fn point<R>(mut call: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
     loop {
         let result = if IS_USED.load(Ordering::Relaxed) { deferred(&mut call) } else { call() };
@@ -46,7 +48,7 @@ pub fn point<R>(mut call: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> 
 }
 
 /// Runs a call in which requests act at its begin only, also if they act at any time otherwise.
-#[cold]
+#[inline(always)]
 fn deferred<R>(call: &mut impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
     let mut before = DEFERRED;
     // SAFETY: a valid place for a number; all requests that have come act here.

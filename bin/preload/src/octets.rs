@@ -13,7 +13,7 @@ use crate::transfer::{self, Parts, Received};
 use crate::{calls, cancellation, stats, urgent};
 
 /// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
-#[inline]
+#[inline(always)]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     // tcp(7): with MSG_TRUNC octets are taken and put nowhere.
     let check = || if flags & libc::MSG_TRUNC == 0 { parts.check() } else { Ok(()) };
@@ -44,7 +44,7 @@ fn receive_specially(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Recei
 }
 
 /// Sends octets or a datagram: send(2), write(2), sendto(2), sendmsg(2).
-#[inline]
+#[inline(always)]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Result<usize, Errno> {
     cancellation::point(|| {
         parts.check()?;

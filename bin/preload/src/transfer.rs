@@ -101,7 +101,12 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
             Some(_) => match state.client.take_error(object) {
                 Some(errno) => Err(errno.into()),
                 // tcp_recvmsg_locked: what was shut down is at its end.
-                None if state.client.socket(object).is_some_and(|socket| socket.shut_early) => Ok(0),
+                None if state.client.socket(object).is_some_and(|socket| {
+                    socket.shut_early && !matches!(socket.kind, Kind::Listening(_))
+                }) =>
+                {
+                    Ok(0)
+                }
                 None => Err(Errno::ENOTCONN.into()),
             },
             None => Err(Errno::EINVAL.into()),

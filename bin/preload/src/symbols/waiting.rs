@@ -1,6 +1,7 @@
 //! poll(2), select(2), epoll(7).
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 
 use atoll_base::Duration;
 use atoll_sockets::Errno;
@@ -205,7 +206,7 @@ fn is_open(fd: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     number: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -214,8 +215,7 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     let sets = Sets([read, write, except]);
     let bits = sets.bits(number);
-    let mut all =
-        if crate::table::any_objects() { sets.entries(bits).unwrap_or_default() } else { Vec::new() };
+    let all = if crate::table::any_objects() { sets.entries(bits).unwrap_or_default() } else { Vec::new() };
     if !any_ours(&all) {
         let number = number.min(bits as c_int);
         // SAFETY: passed on.
@@ -233,7 +233,10 @@ pub unsafe extern "C" fn select(
         Duration::from_secs(t.tv_sec as u64).saturating_add(Duration::from_micros(t.tv_usec as u64))
     });
     let until = wait.map(|wait| STATE.with(|state| state.now()) + wait);
+    // A thread that is cancelled leaves this frame without dropping anything.
+    let mut all = ManuallyDrop::new(all);
     let result = point(|| poll_ours(&mut all, wait, std::ptr::null()));
+    let all = ManuallyDrop::into_inner(all);
     if let Some(until) = until {
         // select(2): on Linux, timeout is modified to reflect the amount of time not slept.
         let left = until.since(STATE.with(|state| state.now()));
@@ -248,7 +251,7 @@ pub unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     number: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -258,8 +261,7 @@ pub unsafe extern "C" fn pselect(
 ) -> c_int {
     let sets = Sets([read, write, except]);
     let bits = sets.bits(number);
-    let mut all =
-        if crate::table::any_objects() { sets.entries(bits).unwrap_or_default() } else { Vec::new() };
+    let all = if crate::table::any_objects() { sets.entries(bits).unwrap_or_default() } else { Vec::new() };
     if !any_ours(&all) {
         let number = number.min(bits as c_int);
         // SAFETY: passed on.
@@ -270,7 +272,11 @@ pub unsafe extern "C" fn pselect(
         Ok(wait) => wait,
         Err(errno) => return fail(errno),
     };
-    match point(|| poll_ours(&mut all, wait, mask)) {
+    // As in select.
+    let mut all = ManuallyDrop::new(all);
+    let result = point(|| poll_ours(&mut all, wait, mask));
+    let all = ManuallyDrop::into_inner(all);
+    match result {
         Ok(_) => sets.write(bits, &all),
         Err(errno) => fail(errno),
     }
