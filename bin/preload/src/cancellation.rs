@@ -34,8 +34,8 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Runs a call that is a cancellation point: pthreads(7). Requests of before act first, and while the call
 /// sleeps. The caller holds no lock, and nothing that has to be dropped.
-// It is a part of its caller, as is what acts on requests: where a build unwinds for panics, the end of a thread
-// may not pass a call that is in the way.
+// It is a part of its caller, as is what acts on requests: where a build unwinds for panics, the end of a
+// thread may not pass a call that is in the way.
 #[inline(always)]
 pub fn point<R>(mut call: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
     loop {

@@ -72,6 +72,20 @@ enum Now<R> {
     Wait(u64),
 }
 
+/// Says what a stream socket without a connection receives.
+#[cold]
+fn receive_unconnected(state: &mut State, object: u32) -> Result<usize, Failure> {
+    if let Some(errno) = state.client.take_error(object) {
+        return Err(errno.into());
+    }
+    match state.client.socket(object) {
+        Some(Socket { kind: Kind::Listening(_), .. }) => Err(Errno::ENOTCONN.into()),
+        // tcp_recvmsg_locked: what was shut down is at its end.
+        Some(socket) if socket.shut_early => Ok(0),
+        _ => Err(Errno::ENOTCONN.into()),
+    }
+}
+
 /// Receives octets or a datagram: recv(2), recvfrom(2), read(2), recvmsg(2).
 // It is a part of one caller: on the fast path a call more, and its result once more, are felt.
 #[inline(always)]
@@ -98,17 +112,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
             }
             // recv(2) on a datagram socket without a port waits for what never comes.
             Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(Failure::WouldBlock),
-            Some(_) => match state.client.take_error(object) {
-                Some(errno) => Err(errno.into()),
-                // tcp_recvmsg_locked: what was shut down is at its end.
-                None if state.client.socket(object).is_some_and(|socket| {
-                    socket.shut_early && !matches!(socket.kind, Kind::Listening(_))
-                }) =>
-                {
-                    Ok(0)
-                }
-                None => Err(Errno::ENOTCONN.into()),
-            },
+            Some(_) => receive_unconnected(state, object),
             None => Err(Errno::EINVAL.into()),
         };
     // This is the fast path: no clock, no timeout, one lock.
