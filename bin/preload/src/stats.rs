@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dispatch;
 use crate::platform::Client;
-use crate::thread;
+use crate::thread::{self, way};
 
 /// The index of a kind of call.
 pub type Kind = usize;
@@ -39,6 +39,23 @@ const NAMES: [&str; 11] = [
 /// lose a count, but no call pays for one.
 static COUNTS: [[AtomicU64; 2]; NAMES.len()] = [const { [const { AtomicU64::new(0) }; 2] }; NAMES.len()];
 
+/// The calls that came by an instruction of the program's own: all of them, and those that cost a trap.
+static BY_INSTRUCTION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Carries out a system call that came by an instruction. If it is for an object of this library, the first
+/// [`Call`] counts the way; what the call leads to in the library is not the program's.
+pub fn by_instruction<R>(carry_out: impl FnOnce() -> R) -> R {
+    let thread = thread::current();
+    thread.way.set(thread.way.get().max(way::REWRITTEN));
+    let result = carry_out();
+    thread.way.set(way::SYMBOL);
+    result
+}
+
+fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
 /// One call of the program on an object of this library, which is counted when it ends.
 pub struct Call {
     kind: Kind,
@@ -48,7 +65,11 @@ pub struct Call {
 impl Call {
     #[inline]
     pub fn new(kind: Kind) -> Call {
-        Call { kind, before: thread::current().system_calls.get() }
+        let thread = thread::current();
+        if thread.way.get() != way::SYMBOL {
+            count_way(thread.way.replace(way::SYMBOL));
+        }
+        Call { kind, before: thread.system_calls.get() }
     }
 }
 
@@ -56,10 +77,19 @@ impl Drop for Call {
     #[inline]
     fn drop(&mut self) {
         let [calls, with] = &COUNTS[self.kind];
-        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        add_one(calls);
         if thread::current().system_calls.get() != self.before {
-            with.store(with.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            add_one(with);
         }
+    }
+}
+
+#[cold]
+fn count_way(way: u8) {
+    let [all, trapped] = &BY_INSTRUCTION;
+    add_one(all);
+    if way == way::TRAP {
+        add_one(trapped);
     }
 }
 
@@ -74,13 +104,15 @@ pub fn publish(client: &Client) {
     if let Some(replica) = client.own().and_then(|session| session.replicas().first()) {
         let (calls, with) = totals();
         replica.port().set_counters(calls, with);
+        let [by_instruction, by_trap] = BY_INSTRUCTION.each_ref().map(|count| count.load(Ordering::Relaxed));
+        replica.port().set_ways(by_instruction, by_trap);
         replica.port().set_interception(dispatch::interception() as u8);
     }
 }
 
 /// Sets all counters to zero: the child of a fork counts its own calls.
 pub fn reset() {
-    for one in COUNTS.iter().flatten() {
+    for one in COUNTS.iter().flatten().chain(&BY_INSTRUCTION) {
         one.store(0, Ordering::Relaxed);
     }
 }
@@ -104,4 +136,28 @@ pub fn report() -> Option<String> {
         }
     }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted() -> [u64; 2] {
+        BY_INSTRUCTION.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_call_for_an_object_counts_its_way_once_and_other_calls_do_not() {
+        let [all, trapped] = counted();
+        drop(Call::new(OTHER));
+        thread::current().way.set(way::TRAP);
+        by_instruction(|| ());
+        drop(Call::new(OTHER));
+        assert_eq!(counted(), [all, trapped], "a trapped call that is for no object, and a function");
+        by_instruction(|| drop(Call::new(OTHER)));
+        assert_eq!(counted(), [all + 1, trapped]);
+        thread::current().way.set(way::TRAP);
+        by_instruction(|| (Call::new(SEND), Call::new(OTHER)));
+        assert_eq!(counted(), [all + 2, trapped + 1], "what a call leads to is not the program's");
+    }
 }

@@ -8,6 +8,16 @@
 use std::arch::{asm, global_asm};
 use std::cell::Cell;
 
+/// The ways by which a call of the program comes here, the numbers of [`Thread::way`].
+pub mod way {
+    /// By a function of the C library.
+    pub const SYMBOL: u8 = 0;
+    /// By an instruction that was rewritten.
+    pub const REWRITTEN: u8 = 1;
+    /// By a trap: Syscall User Dispatch.
+    pub const TRAP: u8 = 2;
+}
+
 /// The words of a thread; all are 0 at first. Only the thread itself and its handlers reach them.
 #[repr(C)]
 pub struct Thread {
@@ -17,6 +27,8 @@ pub struct Thread {
     pub system_calls: Cell<u32>,
     /// Whether there is a signal mask to restore when no lock is held any more.
     pub keeps_mask: Cell<bool>,
+    /// By which way the system call came that is being carried out: a number of [`way`].
+    pub way: Cell<u8>,
     /// The mask to restore.
     pub mask: Cell<u64>,
     /// The signals that came although they should be blocked, a bit each.

@@ -63,7 +63,9 @@ words! {
         slots_free: u32; 952 unused,
         calls: u64,
         calls_with_system_call: u64,
-        interception: u64; 3048 unused,
+        interception: u64,
+        calls_by_instruction: u64,
+        calls_by_trap: u64; 3032 unused,
         pool: [u8; pool::CONTROL_BYTES]; 4032 unused,
     }
 }
@@ -87,8 +89,13 @@ pub mod library {
     /// The offset of the way by which calls of the process reach the library (u64), which the supervisor
     /// reads.
     pub const INTERCEPTION: usize = offset_of!(Library, interception);
-    /// The end of these three words.
-    pub const CALLS_END: usize = INTERCEPTION + size_of::<u64>();
+    /// The offset of the number of calls that came past the C library's functions (u64), which the supervisor
+    /// reads.
+    pub const CALLS_BY_INSTRUCTION: usize = offset_of!(Library, calls_by_instruction);
+    /// The offset of the number of those calls that cost a trap (u64), which the supervisor reads.
+    pub const CALLS_BY_TRAP: usize = offset_of!(Library, calls_by_trap);
+    /// The end of these five words.
+    pub const CALLS_END: usize = CALLS_BY_TRAP + size_of::<u64>();
 }
 
 record! {

@@ -6,7 +6,9 @@
 use alloc::vec::Vec;
 
 use atoll_base::SlotId;
-use atoll_ipc::arena::library::{CALLS, CALLS_WITH_SYSTEM_CALL, INTERCEPTION, SLOTS_FREE, SLOTS_USED};
+use atoll_ipc::arena::library::{
+    CALLS, CALLS_BY_INSTRUCTION, CALLS_BY_TRAP, CALLS_WITH_SYSTEM_CALL, INTERCEPTION, SLOTS_FREE, SLOTS_USED,
+};
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, CUT_OFF, EVENTS, OVERFLOW};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ring::{Consumer, Producer};
@@ -253,6 +255,12 @@ impl<M: Memory> Port<M> {
     pub fn set_counters(&self, calls: u64, with_system_call: u64) {
         self.memory.store64(self.layout.library + CALLS, calls);
         self.memory.store64(self.layout.library + CALLS_WITH_SYSTEM_CALL, with_system_call);
+    }
+
+    /// Publishes how many of the calls came past the C library's functions, and how many of these by a trap.
+    pub fn set_ways(&self, by_instruction: u64, by_trap: u64) {
+        self.memory.store64(self.layout.library + CALLS_BY_INSTRUCTION, by_instruction);
+        self.memory.store64(self.layout.library + CALLS_BY_TRAP, by_trap);
     }
 
     /// Publishes by which way the calls of this process reach the library, a number that the process around

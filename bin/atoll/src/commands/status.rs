@@ -151,7 +151,8 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     if report.sessions.is_empty() {
         return out + "no sessions\n";
     }
-    let head = ["SESSION", "PID", "COMMAND", "PROCESSES", "INTERCEPTION", "CALLS", "WITHOUT-SYSCALL"];
+    let head =
+        ["SESSION", "PID", "COMMAND", "PROCESSES", "INTERCEPTION", "CALLS", "BY-TRAP", "WITHOUT-SYSCALL"];
     let mut sessions = vec![row(head)];
     sessions.extend(report.sessions.iter().map(|session| {
         let members: Vec<String> = session.members.iter().map(u32::to_string).collect();
@@ -162,6 +163,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
             members.join(","),
             session.interception.clone(),
             session.calls.to_string(),
+            session.calls_by_trap.to_string(),
             share(session.calls, session.calls_with_syscall),
         ]
     }));

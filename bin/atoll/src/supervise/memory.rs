@@ -9,7 +9,9 @@ use std::rc::Rc;
 use atoll_base::{Instant, SessionId};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::arena::library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL, INTERCEPTION};
+use atoll_ipc::arena::library::{
+    CALLS, CALLS_BY_INSTRUCTION, CALLS_BY_TRAP, CALLS_END, CALLS_WITH_SYSTEM_CALL, INTERCEPTION,
+};
 use atoll_ipc::control::{Request, User};
 use atoll_ipc::ledger::{LEDGER_BYTES, LedgerConfig, sessions_in, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
@@ -239,6 +241,17 @@ pub struct LibraryCalls {
     pub with_system_call: u64,
 }
 
+/// By which way the calls of a program reached the library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// The way of all calls: `Symbols` unless one came by an instruction, `Dispatch` if one was trapped.
+    pub interception: Interception,
+    /// The number of calls on sockets of the stack that came by an instruction of the program's own.
+    pub by_instruction: u64,
+    /// The number of these that cost a trap.
+    pub by_trap: u64,
+}
+
 impl LibraryCalls {
     /// Returns the sum of two counts.
     pub fn plus(self, other: LibraryCalls) -> LibraryCalls {
@@ -348,13 +361,23 @@ impl SessionMemory {
         sum
     }
 
-    /// Returns what the library has said of the way by which calls reach it.
-    pub fn interception(&self) -> Interception {
+    /// Returns by which way calls have reached the library so far, as the library has counted them. Counts
+    /// that claim more than a call per nanosecond count as zero.
+    pub fn ways(&self) -> Ways {
+        let most = u64::try_from(clock::now().since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let library = self.config.layout().library;
         let arena = self.arenas.first();
         let mapped = arena.map(|arena| ShmMemory::map(&**arena, library + CALLS_END, Access::ReadOnly));
-        let said = mapped.and_then(Result::ok).map_or(0, |memory| memory.load64(library + INTERCEPTION));
-        u8::try_from(said).map_or(Interception::Unknown, Interception::from_u8)
+        let Some(memory) = mapped.and_then(Result::ok) else { return Ways::default() };
+        let counted = |at| Some(memory.load64(library + at)).filter(|count| *count <= most).unwrap_or(0);
+        let said = memory.load64(library + INTERCEPTION);
+        let (by_instruction, by_trap) = (counted(CALLS_BY_INSTRUCTION), counted(CALLS_BY_TRAP));
+        let interception = match u8::try_from(said).map_or(Interception::Unknown, Interception::from_u8) {
+            Interception::Dispatch if by_instruction == 0 && by_trap == 0 => Interception::Symbols,
+            Interception::Dispatch if by_trap == 0 => Interception::Rewritten,
+            said => said,
+        };
+        Ways { interception, by_instruction, by_trap }
     }
 }
 
@@ -452,20 +475,31 @@ mod tests {
     }
 
     #[test]
-    fn the_way_of_interception_is_what_the_library_says_if_there_is_such_a_way() {
+    fn the_way_of_interception_is_what_the_library_says_and_has_counted() {
         let config = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
         let session = SessionMemory::create(1, User::privileged(0), 2, config).unwrap();
-        assert_eq!(session.interception(), Interception::Unknown);
+        assert_eq!(session.ways(), Ways::default());
         let layout = config.layout();
         let memory = ShmMemory::map(&*session.arenas[0], layout.total, Access::ReadWrite).unwrap();
         for (said, way) in [
-            (2, Interception::Dispatch),
+            (2, Interception::Symbols),
+            (4, Interception::Valgrind),
             (255, Interception::Unknown),
             (u64::MAX, Interception::Unknown),
             (1 << 32 | 2, Interception::Unknown),
         ] {
             memory.store64(layout.library + INTERCEPTION, said);
-            assert_eq!(session.interception(), way);
+            assert_eq!(session.ways().interception, way);
         }
+        memory.store64(layout.library + INTERCEPTION, 2);
+        for (by_instruction, by_trap, interception) in
+            [(7, 0, Interception::Rewritten), (7, 3, Interception::Dispatch), (3, 3, Interception::Dispatch)]
+        {
+            memory.store64(layout.library + CALLS_BY_INSTRUCTION, by_instruction);
+            memory.store64(layout.library + CALLS_BY_TRAP, by_trap);
+            assert_eq!(session.ways(), Ways { interception, by_instruction, by_trap });
+        }
+        memory.store64(layout.library + CALLS_BY_TRAP, u64::MAX);
+        assert_eq!(session.ways().by_trap, 0, "the program writes these words");
     }
 }

@@ -15,6 +15,7 @@ use crate::instruction::{INSTRUCTION, direct};
 use crate::settings::settings;
 use crate::shadow::{self, ANY, LIBRARY_FS, PROGRAM_FS, SHADOWS, SHADOWS_LEN, Shadow};
 use crate::table::{Fd, lookup};
+use crate::thread::{self, way};
 use crate::{handlers, netlink_end};
 
 // asm-generic/siginfo.h: the call was dispatched.
@@ -176,7 +177,7 @@ unsafe fn sort_call_of_guest(registers: &mut Registers<'_>, shadow: &Shadow) -> 
         _ if guests::concerns_us(number) || unsafe { concerns_us(number, registers) } => {
             let sp = registers.get(libc::REG_RSP) as usize;
             let stack = stacks::choose_of_guest(shadow, sp, &registers.0.uc_stack);
-            registers.go_to(stubs::carry_out_of_guest, stack);
+            registers.carry_out(stubs::carry_out_of_guest, stack);
             return true;
         }
         _ => registers.go_to(stubs::pass_on, 0),
@@ -242,6 +243,12 @@ impl Registers<'_> {
         self.set(libc::REG_RIP, stub as *const () as usize);
     }
 
+    /// Goes on in a stub that carries the call out on a stack.
+    fn carry_out(&mut self, stub: unsafe extern "C" fn(), stack: usize) {
+        thread::current().way.set(way::TRAP);
+        self.go_to(stub, stack);
+    }
+
     /// Returns the call.
     fn call(&self) -> Words {
         let registers =
@@ -304,7 +311,7 @@ unsafe fn sort_call(mut registers: Registers<'_>) {
         // SAFETY: the program's arguments.
         number if unsafe { concerns_us(number, &registers) } => {
             let stack = stacks::choose(registers.get(libc::REG_RSP) as usize, &registers.0.uc_stack);
-            registers.go_to(stubs::carry_out, stack);
+            registers.carry_out(stubs::carry_out, stack);
         }
         _ => registers.go_to(stubs::pass_on, 0),
     }

@@ -23,6 +23,7 @@ use crate::confinement::confine;
 use crate::dispatch::{Words, masks};
 use crate::real::sys;
 use crate::settings::settings;
+use crate::stats::by_instruction;
 use crate::table::reserved;
 use crate::{process, real, shadow, urgent};
 
@@ -115,7 +116,7 @@ pub unsafe fn carry_out(call: *mut Words) -> c_long {
             *libc::__errno_location() = 0;
             return result;
         }
-        make(&Call { number: changed.number, words: changed.words })
+        by_instruction(|| make(&Call { number: changed.number, words: changed.words }))
     });
     match mem::replace(errno, before) {
         0 => result,

@@ -18,6 +18,9 @@ pub enum Interception {
     Valgrind = 4,
     /// The C library's functions alone, because the program dispatches system calls itself.
     OwnDispatch = 5,
+    /// Instructions that the library has rewritten, and the C library's functions. The supervisor says it of
+    /// a process that dispatches, and of which no call on a socket was trapped.
+    Rewritten = 6,
 }
 
 impl Interception {
@@ -42,6 +45,7 @@ impl Interception {
             Interception::Confined => "confined",
             Interception::Valgrind => "valgrind",
             Interception::OwnDispatch => "own-dispatch",
+            Interception::Rewritten => "rewritten",
         }
     }
 
@@ -55,6 +59,7 @@ impl Interception {
             Interception::Dispatch => {
                 "by the C library's functions, and other system calls by Syscall User Dispatch"
             }
+            Interception::Rewritten => "by rewritten instructions, and the C library's functions",
             Interception::Confined => "by the C library's functions alone, because it has confined itself",
             Interception::Valgrind => "by the C library's functions alone, because valgrind runs it",
             Interception::OwnDispatch => {

@@ -522,6 +522,12 @@ pub struct SessionReport {
     pub calls: u64,
     /// The number of those calls that needed a system call.
     pub calls_with_syscall: u64,
+    /// The number of those calls that came past the C library's functions, by an instruction.
+    #[serde(default)]
+    pub calls_by_instruction: u64,
+    /// The number of those calls by an instruction that cost a trap.
+    #[serde(default)]
+    pub calls_by_trap: u64,
     /// The way by which the calls of the process that opened the session reach the library: the names of
     /// `atoll_sys::interception::Interception`.
     #[serde(default)]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Net, NoNet, Proc, Stack, atoll, program, until};
+use atoll_system_tests::{Net, NoNet, Proc, Stack, atoll, compiled, compiled_statically, program, until};
 
 #[test]
 fn a_program_says_it_at_its_start_if_it_is_asked() {
@@ -30,7 +30,8 @@ fn status_says_it_of_each_session() {
     let mut server = net.serve("/usr/bin/python3", &[&program("gone.py"), "busy"]);
     server.says("listening", 20);
     until("the way of its session", 20, || {
-        (net.atoll_says("status")["sessions"][0]["interception"] == "dispatch").then_some(())
+        let session = &net.atoll_says("status")["sessions"][0];
+        (session["interception"] == "symbols" && session["calls_by_trap"] == 0).then_some(())
     });
 }
 
@@ -49,4 +50,30 @@ fn preparing_a_fork_takes_no_signals() {
     let (none, some) = (signals("0"), signals("40"));
     assert!(none > 0, "the program's start takes some, and strace shows them");
     assert!(some < none + 40, "{none} signals without children, {some} with 40 of them");
+}
+
+/// What status says of `programs/ways.c`, built in a way: the way, and its calls by instructions and traps.
+fn ways(built: &str, argument: &str) -> (String, u64, u64) {
+    let net = Net::new(Stack::Atoll);
+    let mut running = net.serve(built, &[argument]);
+    running.says("done", 20);
+    until("its calls are counted", 20, || {
+        let session = &net.atoll_says("status")["sessions"][0];
+        let count = |name: &str| session[name].as_u64().expect("a count");
+        let way = session["interception"].as_str().expect("a word").to_owned();
+        // Every build makes 23 calls before it sleeps, which is when they are published.
+        (count("calls") >= 23).then(|| (way, count("calls_by_instruction"), count("calls_by_trap")))
+    })
+}
+
+#[test]
+fn status_counts_the_socket_calls_that_came_by_an_instruction() {
+    let (dynamic, fixed) = (compiled("ways"), compiled_statically("ways"));
+    assert_eq!(ways(&dynamic, "functions"), ("symbols".to_owned(), 0, 0));
+    assert_eq!(ways(&dynamic, "instructions"), ("dispatch".to_owned(), 23, 23));
+    // All calls of a static program come by instructions, poll as well. The compiler's code decides which are
+    // rewritten.
+    let (_, by_instruction, by_trap) = ways(&fixed, "functions");
+    assert_eq!(by_instruction, 24);
+    assert!(by_trap < 24, "poll of the C library is rewritten: {by_trap}");
 }

@@ -280,7 +280,7 @@ impl Supervisor {
 
     fn session_report(&self, id: u32) -> Option<SessionReport> {
         let memory = self.books.open(id)?;
-        let calls = memory.library_calls();
+        let (calls, ways) = (memory.library_calls(), memory.ways());
         let members =
             self.books.members(id).filter_map(|(_, client)| Some(self.clients.get(client)?.peer().pid));
         Some(SessionReport {
@@ -290,7 +290,9 @@ impl Supervisor {
             members: members.collect(),
             calls: calls.calls,
             calls_with_syscall: calls.with_system_call,
-            interception: memory.interception().name().to_owned(),
+            calls_by_instruction: ways.by_instruction,
+            calls_by_trap: ways.by_trap,
+            interception: ways.interception.name().to_owned(),
         })
     }
 }

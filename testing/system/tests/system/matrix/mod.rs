@@ -29,6 +29,7 @@ mod mail;
 mod names;
 mod queues;
 mod relays;
+mod supervised;
 mod web;
 
 /// The full name of an installed program.
