@@ -29,10 +29,9 @@ fn keeps(stack: Stack, manager: &str) {
     let net = Net::new(stack);
     let services = services(&net);
     let mut manager = net.serve(&installed(manager), &[&services]);
-    let of_server = || {
-        let found = Command::new("pgrep").args(["-P", &manager_of_web(&manager)]).output();
-        String::from_utf8(found.expect("pgrep is installed").stdout).ok()?.trim().parse::<u32>().ok()
-    };
+    let pid = manager.pid();
+    // The manager's child keeps the service, whose process is a child of that.
+    let of_server = || child_of(child_of(pid)?);
     let first = until("the server", 20, of_server);
     net.listens(&mut manager, 8000);
     assert!(fetch(&net, 8000, "/big") == megabyte(), "the megabyte arrived changed");
@@ -43,11 +42,10 @@ fn keeps(stack: Stack, manager: &str) {
     assert!(!manager.errors().contains("libatoll"), "{}", manager.report());
 }
 
-/// The process that keeps the service: the manager's child.
-fn manager_of_web(manager: &Proc) -> String {
-    let found = Command::new("pgrep").args(["-P", &manager.pid().to_string()]).output();
-    let found = String::from_utf8(found.expect("pgrep is installed").stdout).expect("numbers");
-    found.lines().next().unwrap_or("0").to_owned()
+/// The first child of a process.
+fn child_of(pid: u32) -> Option<u32> {
+    let found = Command::new("pgrep").args(["-P", &pid.to_string()]).output().expect("pgrep is installed");
+    String::from_utf8_lossy(&found.stdout).lines().next()?.parse().ok()
 }
 
 fn runit(stack: Stack) {
