@@ -42,7 +42,7 @@ impl Platform for Linux {
 
     #[inline]
     fn can_write(room: &mut [u8]) -> bool {
-        reach::can_write(room.as_mut_ptr(), room.len())
+        reach::can_overwrite(room.as_mut_ptr(), room.len())
     }
 }
 

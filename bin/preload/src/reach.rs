@@ -16,14 +16,21 @@ unsafe extern "C" fn look(_octet: usize) -> u32 {
     core::arch::naked_asm!("movzx eax, byte ptr [rdi]", "xor eax, eax", "ret")
 }
 
-/// Writes an octet as it is. Its first instruction is the one that may fault.
-// It need not be atomic: what is touched is written by the call next, as the kernel would.
+/// Writes an octet as it is. Its first instruction is the one that may fault. It is atomic: another thread
+/// may write there while this one waits in the call.
 #[unsafe(naked)]
 unsafe extern "C" fn touch(_octet: usize) -> u32 {
+    core::arch::naked_asm!("lock or byte ptr [rdi], 0", "xor eax, eax", "ret")
+}
+
+/// Writes an octet as it is, which is written by the call next. Its first instruction is the one that may
+/// fault.
+#[unsafe(naked)]
+unsafe extern "C" fn touch_target(_octet: usize) -> u32 {
     core::arch::naked_asm!("or byte ptr [rdi], 0", "xor eax, eax", "ret")
 }
 
-/// Is the end of [`look`] and [`touch`] after a fault.
+/// Is the end of [`look`], [`touch`] and [`touch_target`] after a fault.
 #[unsafe(naked)]
 unsafe extern "C" fn fail() -> u32 {
     core::arch::naked_asm!("mov eax, 1", "ret")
@@ -31,7 +38,7 @@ unsafe extern "C" fn fail() -> u32 {
 
 /// Returns where a thread goes on that has faulted at an instruction, if that looks at the program's memory.
 pub fn after_fault(instruction: usize) -> Option<usize> {
-    let looks = [look as *const () as usize, touch as *const () as usize];
+    let looks = [look as *const () as usize, touch as *const () as usize, touch_target as *const () as usize];
     looks.contains(&instruction).then_some(fail as *const () as usize)
 }
 
@@ -59,7 +66,14 @@ pub fn can_read<T>(start: *const T, len: usize) -> bool {
     reach(start as usize, len, |at| unsafe { look(at) } == 0) == len
 }
 
-/// Returns whether `len` octets can be written, which the call is going to do.
+/// Returns whether `len` octets can be written, which the call does next, to each of them.
+#[inline]
+pub fn can_overwrite<T>(start: *mut T, len: usize) -> bool {
+    // SAFETY: a fault ends the function.
+    reach(start as usize, len, |at| unsafe { touch_target(at) } == 0) == len
+}
+
+/// Returns whether `len` octets can be written.
 #[inline]
 pub fn can_write<T>(start: *mut T, len: usize) -> bool {
     writable(start, len) == len

@@ -47,7 +47,7 @@ fn touching_changes_nothing() {
     let pages = pages();
     // SAFETY: a page of our own.
     unsafe { pages.write(0xa5) };
-    assert!(can_write(pages, 1));
+    assert!(can_write(pages, 1) && can_overwrite(pages, PAGE) && !can_overwrite(pages, PAGE + 1));
     // SAFETY: as above.
     assert_eq!(unsafe { pages.read() }, 0xa5);
     // SAFETY: as above, and not aligned.
