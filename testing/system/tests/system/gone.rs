@@ -102,6 +102,7 @@ fn a_server_that_never_sleeps_hears_it_too() {
     net.kill_all();
     server.says("heard ECONNRESET", 20);
     net.up_again();
+    until("the server to join the stack", 20, || server.errors().contains("has joined it").then_some(()));
     let mut asking = net.client("nc.openbsd", &["-d", Net::SERVER, "8000"]);
     asking.says("BUSY", 20);
     server.says("answered", 20);

@@ -87,7 +87,7 @@ fn what_was_counted_before_a_long_sleep_is_told() {
 #[test]
 fn a_bad_wire_is_only_that() {
     let net = Net::impaired(Stack::Atoll, Impairments::USUAL);
-    let said = net.client("ping", &["-q", "-c", "300", "-i", "0.005", "-W", "1", Net::SERVER]).success(30);
+    let said = net.client("ping", &["-q", "-c", "300", "-i", "0.01", "-W", "10", Net::SERVER]).success(60);
     let lost: f64 = said
         .split("% packet loss")
         .next()
