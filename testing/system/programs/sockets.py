@@ -412,6 +412,22 @@ def who_disconnects_hears_of_it():
 
 
 @case
+def bind_after_a_refusal():
+    nobody = socket.socket()
+    nobody.bind(("127.0.0.1", 0))
+    for blocks in True, False:
+        refused = socket.socket()
+        refused.setblocking(blocks)
+        attempt("connect", refused.connect, nobody.getsockname())
+        if not blocks:
+            select.select([], [refused], [], 20)
+            attempt("error", refused.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+        attempt("bind", refused.bind, ("127.0.0.1", 0))
+        print("has a port:", refused.getsockname()[1] != 0)
+        attempt("bind", refused.bind, ("127.0.0.1", 0))
+
+
+@case
 def shutdown_while_connecting():
     server = socket.socket()
     server.bind(("127.0.0.1", 0))

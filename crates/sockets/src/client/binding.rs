@@ -93,6 +93,7 @@ impl<P: Platform> Client<P> {
         let replicas = self.own().ok_or(Errno::ENETDOWN)?.count();
         let any = self.rng.below(replicas as u32) as usize;
         let authority = if local.port == 0 { any } else { usize::from(local.port) % replicas };
+        self.leave_refused(object);
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         if !matches!(socket.kind, Kind::Fresh) {
             return Err(Errno::EINVAL);
@@ -101,6 +102,17 @@ impl<P: Platform> Client<P> {
         // Most sockets share nothing and have high ports: no replica has to know their users.
         let needs_pass = socket.options.is_on(Name::ReusePort) || is_of_user(socket.protocol, local.port);
         Ok(Binding { lease, port: local.port, needs_pass, local, authority })
+    }
+
+    /// Begins a socket again whose connection was refused, if the stack had chosen its port: as on Linux
+    /// (tcp_set_state), it has none any more.
+    fn leave_refused(&mut self, object: u32) {
+        let may_begin = |socket: &Socket| socket.lease == 0 && !socket.connect_reported;
+        if self.socket(object).is_some_and(may_begin)
+            && self.stream(object).is_some_and(|(stream, ..)| stream.is_closed())
+        {
+            self.start_over(object);
+        }
     }
 
     /// Begins to bind a socket that had its port on a stack that went to that port on the next one, under its

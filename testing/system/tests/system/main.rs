@@ -48,6 +48,7 @@ mod options;
 mod passing;
 mod ping;
 mod privileges;
+mod random_calls;
 mod recovery;
 mod rootless;
 mod runtimes;
