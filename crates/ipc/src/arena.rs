@@ -266,10 +266,13 @@ mod tests {
     #[test]
     fn words_are_where_they_have_always_been() {
         assert_eq!([REPLICA_EPOCH, OVERFLOW, CUT_OFF, INFO], [64, 68, 72, 256]);
-        use library::{CALLS, CALLS_END, CALLS_WITH_SYSTEM_CALL, INTERCEPTION};
-        use library::{LOCK, SLOTS_FREE, SLOTS_USED};
+        use library::{
+            CALLS, CALLS_BY_INSTRUCTION, CALLS_BY_TRAP, CALLS_END, CALLS_WITH_SYSTEM_CALL, INTERCEPTION,
+            LOCK, SLOTS_FREE, SLOTS_USED,
+        };
         assert_eq!([LOCK, SLOTS_USED, SLOTS_FREE], [0, 64, 68]);
-        assert_eq!([CALLS, CALLS_WITH_SYSTEM_CALL, INTERCEPTION, CALLS_END], [1024, 1032, 1040, 1048]);
+        assert_eq!([CALLS, CALLS_WITH_SYSTEM_CALL, INTERCEPTION], [1024, 1032, 1040]);
+        assert_eq!([CALLS_BY_INSTRUCTION, CALLS_BY_TRAP, CALLS_END], [1048, 1056, 1064]);
         let layout = ArenaConfig::default().layout();
         let [control, links] = [layout.send_pool.control, layout.send_pool.links];
         assert_eq!([control, links].map(|at| at - layout.library), [4096, 8192]);

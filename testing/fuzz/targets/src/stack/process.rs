@@ -296,6 +296,12 @@ impl Process {
             }
             5 => {
                 let _ = self.client.shutdown(object, input.flip(), input.flip());
+                if self.client.stream(object).is_none() {
+                    // It was not open yet, and will not be: it has no slot any more.
+                    self.client.release(object);
+                    self.sockets.remove(&slot);
+                    return;
+                }
             }
             6 => {
                 if input.flip() {
