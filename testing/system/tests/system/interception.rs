@@ -49,7 +49,8 @@ fn preparing_a_fork_takes_no_signals() {
     };
     let (none, some) = (signals("0"), signals("40"));
     assert!(none > 0, "the program's start takes some, and strace shows them");
-    assert!(some < none + 40, "{none} signals without children, {some} with 40 of them");
+    // A child may take one or two of its own. Without what is tested each fork took 38.
+    assert!(some < none + 120, "{none} signals without children, {some} with 40 of them");
 }
 
 /// What status says of `programs/ways.c`, built in a way: the way, and its calls by instructions and traps.
