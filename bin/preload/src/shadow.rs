@@ -243,24 +243,27 @@ pub fn is_hosted() -> bool {
     IS_HOSTED.load(Ordering::Relaxed)
 }
 
-/// Returns the shadow of the running thread; `None` if it is no guest.
+/// Returns the shadow to which the GS base points, and its number.
 #[inline]
-pub fn current() -> Option<&'static Shadow> {
-    if !ANY.load(Ordering::Relaxed) {
-        return None;
-    }
-    let at = gs_base().wrapping_sub(SHADOWS.as_ptr() as usize);
-    SHADOWS[..GUESTS_MAX].get(at / size_of::<Shadow>()).filter(|_| at.is_multiple_of(size_of::<Shadow>()))
-}
-
-/// Returns the shadow of the running thread if it is one of the C library's.
-fn own() -> Option<&'static Shadow> {
+fn at_gs_base() -> Option<(usize, &'static Shadow)> {
     if !ANY.load(Ordering::Relaxed) {
         return None;
     }
     let at = gs_base().wrapping_sub(SHADOWS.as_ptr() as usize);
     let number = at / size_of::<Shadow>();
-    SHADOWS.get(number).filter(|_| number >= GUESTS_MAX && at.is_multiple_of(size_of::<Shadow>()))
+    let shadow = SHADOWS.get(number).filter(|_| at.is_multiple_of(size_of::<Shadow>()))?;
+    Some((number, shadow))
+}
+
+/// Returns the shadow of the running thread; `None` if it is no guest.
+#[inline]
+pub fn current() -> Option<&'static Shadow> {
+    at_gs_base().filter(|(number, _)| *number < GUESTS_MAX).map(|(_, shadow)| shadow)
+}
+
+/// Returns the shadow of the running thread if it is one of the C library's.
+fn own() -> Option<&'static Shadow> {
+    at_gs_base().filter(|(number, _)| *number >= GUESTS_MAX).map(|(_, shadow)| shadow)
 }
 
 /// Whether calls of this process come without a trap ([`crate::dispatch::rewriting`]).

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   jmp bridge ---> bridge ---> enter   a call of the kernel's        ---> stubs::pass_on
-//!                                       a call of the library's       ---> stubs::carry_out_of_guest
+//!                                       a call of the library's       ---> stubs::carry_out_of_guest, or
+//!                                                                          carry_out in the C library's threads
 //!                                       anything else, and any doubt  ---> the syscall in the bridge: a trap
 //! ```
 //! [`enter`] decides as the handler of SIGSYS does ([`super::trap`]), about a few frequent calls. It takes
