@@ -19,7 +19,10 @@ RUSTDOC_LINTS = -D warnings -A rustdoc::private-intra-doc-links
 ATTACKS ?=
 ATTACK_SECONDS ?= 10
 
-.PHONY: build demo test lint bench papers fuzz fuzz-coverage attacks soak chaos reproducible install-deps clean
+# Which suites `make suites` runs, such as SUITES="python test_socket libuv" (default: all).
+SUITES ?=
+
+.PHONY: build demo test lint bench papers fuzz fuzz-coverage attacks soak chaos suites reproducible install-deps clean
 
 build:
 	$(CARGO) build --release -p atoll -p atoll-preload
@@ -72,6 +75,10 @@ attacks: install-deps build
 # Kills and stops servers of a stack for this time (in seconds) under programs that check everything.
 chaos: install-deps build
 	ATOLL_CHAOS=$(CHAOS_SECONDS) $(CARGO) test --release -p atoll-system-tests chaos:: -- --nocapture
+
+# Test suites of CPython and libuv, on the kernel and on Atoll, test by test. Installs packages, and builds sources of some.
+suites: install-deps build
+	testing/suites/run $(SUITES)
 
 # Checks that equal sources give equal programs: builds HEAD twice, in other folders, and leaves the programs in target/reproducible.
 reproducible: install-deps

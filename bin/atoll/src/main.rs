@@ -24,6 +24,7 @@ mod replica;
 mod ringing;
 mod rows;
 mod runtime;
+mod scheduling;
 mod self_check;
 mod server;
 mod setup;

@@ -171,6 +171,11 @@ fn loop_of_all(calls: &mut Calls) {
     calls.allow(libc::SYS_timerfd_settime);
     // Spin without keeping the application from the processor.
     calls.allow(libc::SYS_sched_yield);
+    // Change between the policies for few conversations and for many (`scheduling.rs`).
+    for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH] {
+        let own = Condition::Is(0, 0);
+        calls.allow_if(libc::SYS_sched_setscheduler, &[own, Condition::Is(1, policy as u32)]);
+    }
     // Receive requests of the supervisor, with the descriptors of sessions, and send answers.
     calls.allow(libc::SYS_recvmsg);
     calls.allow(libc::SYS_sendmsg);

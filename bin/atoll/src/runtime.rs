@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use atoll_supervisor::{Paths, StackName, runtime_directory};
 
@@ -75,6 +77,24 @@ pub struct NameLock {
     file: File,
 }
 
+/// How long to wait for the name of a stack that may be ending.
+const ENDING_TIME: Duration = Duration::from_secs(1);
+
+fn is_file_at(file: &File, path: &Path) -> bool {
+    let number = |found: io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino())).ok();
+    number(file.metadata()).is_some_and(|own| Some(own) == number(fs::metadata(path)))
+}
+
+fn is_up_already(name: &StackName, mut file: File) -> Failure {
+    let mut pid = String::new();
+    let _ = file.read_to_string(&mut pid);
+    Failure::new(format!(
+        "a stack called \"{name}\" is up already (pid {}): choose another name with --name, or end it with \
+         `atoll down {name}`",
+        pid.trim()
+    ))
+}
+
 fn write_pid(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
@@ -83,34 +103,37 @@ fn write_pid(file: &mut File) -> io::Result<()> {
 
 impl NameLock {
     /// Takes the name; the error says which process has it. `directory` is what [`prepare_directory`]
-    /// returned.
+    /// returned. Waits for a stack that is ending: its last process may hold the name a moment longer.
     pub fn take(directory: &Path, name: &StackName) -> Result<NameLock, Failure> {
         let paths = Paths::new(directory, name);
         let what = paths.pid.display().to_string();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            // A process that can open the file can lock it, and so keep the name from this one.
-            .mode(0o600)
-            .open(&paths.pid)
-            .or_fail(&what)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                let _ = file.read_to_string(&mut pid);
-                return Err(Failure::new(format!(
-                    "a stack called \"{name}\" is up already (pid {}): choose another name with --name, or \
-                     end it with `atoll down {name}`",
-                    pid.trim()
-                )));
+        let begun = Instant::now();
+        loop {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                // A process that can open the file can lock it, and so keep the name from this one.
+                .mode(0o600)
+                .open(&paths.pid)
+                .or_fail(&what)?;
+            match file.try_lock() {
+                Ok(()) if is_file_at(&file, &paths.pid) => {
+                    write_pid(&mut file).or_fail(what)?;
+                    return Ok(NameLock { paths, file });
+                }
+                // Who had the name has removed the file meanwhile.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if begun.elapsed() < ENDING_TIME => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(is_up_already(name, file));
+                }
+                Err(TryLockError::Error(error)) => return Err(error).or_fail(what),
             }
-            Err(TryLockError::Error(error)) => return Err(error).or_fail(what),
         }
-        write_pid(&mut file).or_fail(what)?;
-        Ok(NameLock { paths, file })
     }
 
     /// Continues with a name whose lock an earlier supervisor took and left.
@@ -183,6 +206,20 @@ mod tests {
         drop(lock);
         assert!(!directory.join("web.sock").exists() && !directory.join("web.admin").exists());
         assert!(!directory.join("web.pid").exists());
+        // A supervisor that is ending is waited for, with its file or without.
+        for removes in [true, false] {
+            let guardian = File::create(directory.join("web.pid")).unwrap();
+            guardian.try_lock().unwrap();
+            if removes {
+                fs::remove_file(directory.join("web.pid")).unwrap();
+            }
+            let end = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(200));
+                drop(guardian);
+            });
+            drop(NameLock::take(&directory, &name).unwrap());
+            end.join().unwrap();
+        }
         // The files of a killed supervisor are no obstacle.
         fs::write(directory.join("web.pid"), "1\n").unwrap();
         drop(NameLock::take(&directory, &name).unwrap());

@@ -31,6 +31,7 @@ use crate::failure;
 use crate::log;
 use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
+use crate::scheduling::Scheduling;
 use crate::setup::{LEFT, OwnSetup, ProcessSetup, READY, Setup, UP};
 
 /// The time between two checks of the control socket while there is work, and the delay before a ring or a
@@ -137,7 +138,8 @@ pub struct ProcessConfig<'a> {
     pub kind: Kind,
     /// The processor to run on.
     pub cpu: Option<usize>,
-    /// Whether to run as SCHED_BATCH.
+    /// Whether the process chooses its scheduling policy (`scheduling.rs`), rather than keep the one that it
+    /// is started with.
     pub batch: bool,
     /// How late the timer of the process may fire.
     pub slack: Duration,
@@ -174,6 +176,7 @@ struct Waiting {
     clock: Clock,
     epoll: Epoll,
     timer: LazyTimer,
+    scheduling: Scheduling,
     /// Watches the control socket alone, until the supervisor has said everything. If this is `None`, a
     /// server's doorbell and device are watched once it serves.
     briefing: Option<Epoll>,
@@ -189,13 +192,11 @@ impl Waiting {
         if let Some(cpu) = config.cpu {
             sched::set_affinity(&[cpu])?;
         }
-        if config.batch {
-            sched::set_batch()?;
-        }
+        let scheduling = Scheduling::new(config.batch, clock.now())?;
         let timer = LazyTimer::new(config.slack)?;
         let epoll = Epoll::new()?;
         epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        Ok(Waiting { clock, epoll, timer, briefing: None, guarded: config.guarded })
+        Ok(Waiting { clock, epoll, timer, scheduling, briefing: None, guarded: config.guarded })
     }
 }
 
@@ -725,7 +726,7 @@ impl<R: Role> Process<R> {
                 sched::yield_now();
                 now = clock.now();
                 for Member { role, .. } in &mut self.members {
-                    role.server().patience.yielded(now.since(then));
+                    role.server().patience.yielded(then, now);
                 }
                 continue;
             }
@@ -825,15 +826,17 @@ impl<R: Role> Process<R> {
             self.look_at = now;
             return Ok(());
         }
-        let mut unwatched = false;
+        let (mut unwatched, mut many) = (false, false);
         for Member { role, number, .. } in self.members.iter_mut().filter(|member| member.serves) {
             unwatched |=
                 role.server().doorbells.settle(&self.waiting.epoll, *number * TOKEN_KINDS + TOKEN_BELL);
+            many |= role.server().patience.has_many();
             let rung = role.before_sleep(now);
             role.server().bells_rung += rung;
             let asleep = role.server().sleep_word | 1;
             role.change_sleep_word(asleep);
         }
+        self.waiting.scheduling.before_sleep(many, now);
         if let Some(member) = self.members.first_mut() {
             // Pairs with the fence of a sender between its store into the ring and its read of the sleep
             // word.

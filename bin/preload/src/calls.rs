@@ -4,8 +4,8 @@
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
-use atoll_sockets::client::object::{Kind, Socket, any};
-use atoll_sockets::client::{Answer, Connecting};
+use atoll_sockets::client::object::Kind;
+use atoll_sockets::client::{Answer, Binding, Connecting, Lingering};
 use atoll_sockets::options::{Name, patience};
 use atoll_sockets::{Errno, Failure};
 
@@ -119,6 +119,14 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     pinned(object, || bind_pinned(object, local))
 }
 
+/// Binds a socket to an address that the program has named: bind(2).
+pub fn bind_by_name(object: u32, local: Endpoint) -> Result<(), Errno> {
+    if STATE.with(|state| state.client.bind_without_port(object, local)) {
+        return Ok(());
+    }
+    bind(object, local)
+}
+
 /// Binds a socket that had its port on a stack that went to that port on the next one, and has it listen if
 /// it did.
 pub fn register_again(object: u32) -> Result<(), Errno> {
@@ -153,15 +161,28 @@ fn register_again_pinned(object: u32) -> Result<(), Errno> {
 }
 
 fn bind_pinned(object: u32, local: Endpoint) -> Result<(), Errno> {
-    let binding = STATE.with(|state| state.client.start_binding(object, local))?;
-    let ask =
-        |passes: &[Command]| answer(STATE.with(|state| state.client.ask_for_port(object, &binding, passes))?);
-    let passes = || passes(object, binding.lease, binding.port);
-    let shown = if binding.needs_pass { passes()? } else { Vec::new() };
-    let bound = match ask(&shown) {
-        Err(Errno::EACCES) if !binding.needs_pass => ask(&passes()?),
-        bound => bound,
-    }?;
+    let (mut binding, replicas) = STATE.with(|state| {
+        Ok::<_, Errno>((state.client.start_binding(object, local)?, state.client.replicas()))
+    })?;
+    let ask = |binding: &Binding| {
+        let ask = |passes: &[Command]| {
+            answer(STATE.with(|state| state.client.ask_for_port(object, binding, passes))?)
+        };
+        let passes = || passes(object, binding.lease, binding.port);
+        let shown = if binding.needs_pass { passes()? } else { Vec::new() };
+        match ask(&shown) {
+            Err(Errno::EACCES) if !binding.needs_pass => ask(&passes()?),
+            bound => bound,
+        }
+    };
+    let mut bound = ask(&binding);
+    for _ in 1..replicas {
+        if !matches!(bound, Err(Errno::EADDRINUSE)) || !binding.turn_to_next(replicas) {
+            break;
+        }
+        bound = ask(&binding);
+    }
+    let bound = bound?;
     let protocol = STATE.with(|state| {
         state.client.finish_binding(object, &binding, &bound)?;
         state.client.socket(object).map(|socket| socket.protocol).ok_or(Errno::EBADF)
@@ -181,11 +202,14 @@ fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
 
 /// Opens a datagram socket that is not bound yet, at any port.
 pub fn ensure_datagrams(object: u32) -> Result<(), Errno> {
-    let fresh = STATE.with(|state| match state.client.socket(object) {
-        Some(Socket { kind: Kind::Fresh, v6, .. }) => Some(any(*v6)),
-        _ => None,
+    let unbound = STATE.with(|state| {
+        let socket = state.client.socket(object)?;
+        // That of a new socket is the unspecified address.
+        socket.has_no_port().then_some(socket.local)
     });
-    fresh.map_or(Ok(()), |any| bind(object, any))
+    let bound = unbound.map_or(Ok(()), |local| bind(object, local));
+    // inet_autobind
+    bound.map_err(|errno| if errno == Errno::EADDRINUSE { Errno::EAGAIN } else { errno })
 }
 
 /// Tells all replicas of a listener what its options are now, and waits until they know.
@@ -352,32 +376,51 @@ fn accept_one(state: &mut State, wanted: Wanted, number: Option<i32>) -> Result<
     Ok(Accepted { fd, remote: socket.remote, v6: socket.v6 })
 }
 
-/// Closes one descriptor of an object: close(2). Returns whether the kernel's descriptor is to be closed too.
-pub fn close(fd: i32, object: u32) -> bool {
+/// What is left of close(2) when a descriptor is closed.
+#[must_use]
+#[derive(Debug)]
+pub struct Closed {
+    /// Whether the kernel's descriptor is to be closed, too.
+    pub is_in_kernel: bool,
+    lingering: Option<Lingering>,
+}
+
+impl Closed {
+    /// Waits as `SO_LINGER` says. The number has to be free before that, as on Linux.
+    pub fn linger(self) {
+        self.lingering.into_iter().for_each(linger);
+    }
+}
+
+/// Closes one descriptor of an object: close(2).
+pub fn close(fd: i32, object: u32) -> Closed {
     let _call = stats::Call::new(stats::CLOSE);
-    let linger = STATE.with(|state| {
+    let closed = STATE.with(|state| {
         // A call that was left by siglongjmp(3) would keep the socket open.
         state.end_left_calls(std::ptr::from_ref(&fd) as usize);
-        let entry = state.client.object(object)?;
-        let is_last = entry.descriptors == 1;
-        let linger = state
-            .client
-            .socket(object)
-            .and_then(|s| s.options.linger())
-            .filter(|linger| *linger > 0 && is_last && state.client.closes_for_all(object));
-        if linger.is_none() {
-            return Some(Err(close_now(state, fd, object)));
-        }
-        linger.map(Ok)
+        (!state.client.lingers(object)).then(|| close_now(state, fd, object))
     });
-    match linger {
-        None => true,
-        Some(Err(close_kernel)) => close_kernel,
-        Some(Ok(seconds)) => {
-            linger_on(object, seconds);
-            STATE.with(|state| close_now(state, fd, object))
+    match closed {
+        Some(is_in_kernel) => Closed { is_in_kernel, lingering: None },
+        None => {
+            let lingering = start_lingering(object);
+            Closed { is_in_kernel: STATE.with(|state| close_now(state, fd, object)), lingering }
         }
     }
+}
+
+/// Prepares a socket for being closed. Returns what [`linger`] then waits for.
+pub fn start_lingering(object: u32) -> Option<Lingering> {
+    STATE.until_turn(|state| state.client.start_lingering(object)).ok().flatten()
+}
+
+/// Waits until the peer has acknowledged everything, FIN included, for as long as `SO_LINGER` says. As on
+/// Linux, a signal ends the wait, and close(2) returns 0 in any case.
+pub fn linger(lingering: Lingering) {
+    let _ = block(None, Some(lingering.time), |state| match state.client.is_lingering(&lingering) {
+        true => Err(Failure::WouldBlock),
+        false => Ok(()),
+    });
 }
 
 fn close_now(state: &mut State, fd: i32, object: u32) -> bool {
@@ -390,32 +433,6 @@ fn close_now(state: &mut State, fd: i32, object: u32) -> bool {
     }
     state.client.release(object);
     !is_kept
-}
-
-/// Waits until the peer has acknowledged everything, FIN included: SO_LINGER with a time in `seconds`.
-fn linger_on(object: u32, seconds: u32) {
-    let _ = STATE.until_turn(|state| {
-        if state.client.is_nonblocking(object) {
-            return Ok(());
-        }
-        let turn = state.client.turn(object)?;
-        let Some((stream, _, place)) = state.client.stream(object) else { return Ok(()) };
-        let _ = stream.shutdown(false, true);
-        drop(turn);
-        state.client.kick(place);
-        Ok(())
-    });
-    let _ = block(Some(object), Some(Duration::from_secs(seconds.into())), |state| {
-        if state.client.is_nonblocking(object) {
-            return Ok(());
-        }
-        match state.client.stream(object) {
-            Some((stream, ..)) if stream.unacknowledged() > 0 && !stream.is_closed() => {
-                Err(Failure::WouldBlock)
-            }
-            _ => Ok(()),
-        }
-    });
 }
 
 /// Connects a socket to an address that the stack reaches: connect(2).
@@ -439,13 +456,22 @@ fn connect_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
 
 /// connect(2) with AF_UNSPEC: a datagram socket has no peer any more, a connection is reset.
 pub fn disconnect(object: u32) -> Result<(), Errno> {
-    let is_datagram = STATE.until_turn(|state| {
-        state.client.disconnect(object)?;
+    let (named, is_datagram) = STATE.until_turn(|state| {
+        let named = state.client.disconnect(object)?;
         let is_datagram = state.client.socket(object).is_some_and(|s| matches!(s.kind, Kind::Datagram(_)));
         state.client.forget_source(object);
-        Ok(is_datagram)
+        Ok((named, is_datagram))
     })?;
+    bind_again(object, named);
     if is_datagram { open_datagrams(object, Endpoint::default()) } else { Ok(()) }
+}
+
+/// Binds a socket that was a listener to the port that the program had named, as on Linux, where the socket
+/// keeps it (`SOCK_BINDPORT_LOCK`). If another socket is there by now, the socket has no port.
+fn bind_again(object: u32, named: Option<Endpoint>) {
+    if let Some(local) = named {
+        let _ = bind(object, local);
+    }
 }
 
 fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
@@ -489,6 +515,7 @@ pub fn await_name(object: u32) {
         _ => false,
     });
     if waits {
+        let _ = STATE.until_turn(|state| state.client.await_answer(object));
         let _ = block(Some(object), Some(REPLY_TIMEOUT), |state| {
             let is_known = state
                 .client
@@ -508,5 +535,7 @@ pub fn shutdown(object: u32, how: i32) -> Result<(), Errno> {
         libc::SHUT_RDWR => (true, true),
         _ => return Err(Errno::EINVAL),
     };
-    STATE.until_turn(|state| state.client.shutdown(object, receive, send))
+    let named = STATE.until_turn(|state| state.client.shutdown(object, receive, send))?;
+    bind_again(object, named);
+    Ok(())
 }

@@ -61,13 +61,11 @@ pub fn control(epoll: u32, control: Control) -> Option<Result<(), Errno>> {
         Fd::Object(target) => target,
         Fd::Hidden => return Some(Err(Errno::EBADF)),
         Fd::Kernel => {
-            if control.op == libc::EPOLL_CTL_ADD {
-                STATE.with(|state| {
-                    if let Some(set) = state.client.set_mut(epoll) {
-                        set.kernel.has_members = true;
-                    }
-                });
-            }
+            STATE.with(|state| {
+                if let Some(set) = state.client.set_mut(epoll) {
+                    set.kernel.count(control.op);
+                }
+            });
             return None;
         }
     };
@@ -135,6 +133,14 @@ fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
         sys!(libc::SYS_epoll_ctl, set.kernel.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event)
     };
     set.kernel.interrupt = Some(interrupt);
+}
+
+/// Returns how many events one call can find at most, which is the number of the members.
+pub fn most_events(epoll: u32) -> usize {
+    STATE.with(|state| {
+        let most = |set: &Set<Linux>| set.members.len().saturating_add(set.kernel.added);
+        state.client.set(epoll).map_or(0, most) as usize
+    })
 }
 
 /// Waits for events of an instance of Atoll's: epoll_wait(2).
@@ -384,7 +390,7 @@ pub fn move_to_kernel(state: &mut State, object: u32) {
         let _ =
             control_kernel(state, set, Control { op: libc::EPOLL_CTL_ADD, fd, event: Some((events, data)) });
         if let Some(set) = state.client.set_mut(set) {
-            set.kernel.has_members = true;
+            set.kernel.count(libc::EPOLL_CTL_ADD);
         }
     }
     state.client.unwatch_all(object);

@@ -21,6 +21,9 @@ use crate::{dispatch, shadow};
 /// Arguments, or an environment: strings, and a null pointer at the end.
 pub type Strings = *const *const c_char;
 
+/// The variable by which valgrind(1) tells its tools what they are started by.
+const VALGRIND: &[u8] = b"VALGRIND_LAUNCHER=";
+
 /// What is executed: execve(2).
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
@@ -76,6 +79,12 @@ impl Hosted {
             entry.is_some_and(loads)
         });
         if !is_loaded || !may(host, libc::X_OK) || !may(library, libc::R_OK) {
+            return None;
+        }
+        // The tools of valgrind(1) are static. The program that they run loads this library itself, and they
+        // check that nobody but them handles signals.
+        // SAFETY: strings of an environment.
+        if envp.iter().any(|entry| unsafe { CStr::from_ptr(*entry) }.to_bytes().starts_with(VALGRIND)) {
             return None;
         }
         let mut passed = None;

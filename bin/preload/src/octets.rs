@@ -51,11 +51,24 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
         if !to.control.is_empty() && is_stream(object) {
             ancillary::check(to.control)?;
         }
-        match flags & libc::MSG_FASTOPEN != 0 && is_stream(object) {
-            true => send_fast(object, parts, flags, to.peer),
+        match flags & (libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) != 0 {
+            true => send_specially(object, parts, flags, to),
             false => transfer::send(object, parts, flags, to),
         }
     })
+}
+
+#[cold]
+fn send_specially(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Result<usize, Errno> {
+    let is_stream = is_stream(object);
+    let sent = match flags & libc::MSG_FASTOPEN != 0 && is_stream {
+        true => send_fast(object, parts, flags, to.peer),
+        false => transfer::send(object, parts, flags, to),
+    }?;
+    if flags & libc::MSG_ZEROCOPY != 0 && (sent > 0 || !is_stream) {
+        STATE.with(|state| state.client.note_copied(object));
+    }
+    Ok(sent)
 }
 
 #[cold]

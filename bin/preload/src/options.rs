@@ -6,16 +6,20 @@ use std::sync::atomic::AtomicBool;
 
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::Info;
-use atoll_ipc::{Command, tcp_state};
+use atoll_ipc::{CONGESTION_NAMES, Command, tcp_state};
 use atoll_sockets::client::multicast;
-use atoll_sockets::client::object::{Kind, Place};
-use atoll_sockets::options::Value;
+use atoll_sockets::client::object::{Kind, Place, Socket};
+use atoll_sockets::options::{Name, Value};
 use atoll_sockets::{Errno, Failure, tcp_info};
 
 use crate::groups;
 use crate::lock::STATE;
 use crate::stats;
+use crate::transfer;
 use crate::wait::block;
+
+/// linux/tcp.h.
+const TCP_CC_INFO: i32 = 26;
 
 /// Sets an option: setsockopt(2).
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
@@ -24,6 +28,9 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
         return groups::set(object, level, name, value);
     }
     let result = STATE.until_turn(|state| state.client.set_option(object, level, name, value));
+    if result.is_ok() && (level, name) == (libc::SOL_UDP, libc::UDP_CORK) {
+        transfer::uncork(object);
+    }
     if result.is_err() && (level, name) == (libc::IPPROTO_IP, libc::IP_HDRINCL) {
         static IS_TOLD: AtomicBool = AtomicBool::new(false);
         crate::complain_once(
@@ -39,10 +46,16 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     let _call = stats::Call::new(stats::OPTION);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_INFO) => return info_value(object),
+        (libc::IPPROTO_TCP, TCP_CC_INFO) => return congestion_value(object),
         // Only the replica knows what the path allows.
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
             if let Some(info) = connection_info(object) {
                 return Ok(Value::of_int(info.snd_mss as u32));
+            }
+        }
+        (libc::IPPROTO_IP, libc::IP_MTU) | (libc::IPPROTO_IPV6, libc::IPV6_MTU) => {
+            if let Some(info) = path_info(object, level) {
+                return Ok(Value::of_int(info.pmtu as u32));
             }
         }
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
@@ -62,11 +75,28 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
 /// Asks the replica about a connection. Returns `None` if the object is no connection, if its session is
 /// another process's, or if the replica does not answer.
 fn connection_info(object: u32) -> Option<Info> {
+    ask(object, |socket| match &socket.kind {
+        Kind::Stream(place, _) => Some(*place),
+        _ => None,
+    })
+}
+
+/// Asks a replica about the path to the peer of a connection or of a datagram socket, for an option of
+/// `level`. Returns `None` as [`connection_info`] does, and if there is no peer.
+fn path_info(object: u32, level: i32) -> Option<Info> {
+    ask(object, |socket| match &socket.kind {
+        _ if level == libc::IPPROTO_IPV6 && !socket.v6 => None,
+        Kind::Stream(place, _) => Some(*place),
+        Kind::Datagram(datagram) if datagram.connected => datagram.places.first().copied(),
+        _ => None,
+    })
+}
+
+/// Asks the replica of the place that `choose` names, if the session is this process's own.
+fn ask(object: u32, choose: impl FnOnce(&Socket) -> Option<Place>) -> Option<Info> {
     let (place, token) = STATE.with(|state| {
-        let socket = state.client.socket(object)?;
         // The answer would go to the session's owner.
-        let Kind::Stream(place, _) = &socket.kind else { return None };
-        let place = Some(*place).filter(|place| place.session == 0)?;
+        let place = state.client.socket(object).and_then(choose).filter(|place| place.session == 0)?;
         let token = state.client.new_token();
         let Place { replica, slot, generation, .. } = place;
         state.client.ask(replica, token, vec![Command::Info { token, slot, generation }]);
@@ -81,6 +111,42 @@ fn connection_info(object: u32) -> Option<Info> {
     });
     STATE.with(|state| state.client.answered(token));
     known.ok().flatten()
+}
+
+/// Returns what is queued of a connection's octets to the peer: those that it has not acknowledged
+/// (`SIOCOUTQ`), or those that were not sent (`SIOCOUTQNSD`). As on Linux, a FIN is one.
+pub fn queued(object: u32, unsent: bool) -> u64 {
+    let known = STATE.with(|state| {
+        state.client.drain();
+        let (stream, ..) = state.client.stream(object).filter(|(stream, ..)| !stream.is_connecting())?;
+        Some((stream.unacknowledged(), stream.is_ending()))
+    });
+    let Some((unacknowledged, is_ending)) = known else { return 0 };
+    if !unsent && !is_ending {
+        return unacknowledged;
+    }
+    // Only the replica knows.
+    let Some(info) = connection_info(object) else { return if unsent { 0 } else { unacknowledged } };
+    let waits = [tcp_state::FIN_WAIT_1, tcp_state::CLOSING, tcp_state::LAST_ACK];
+    let has_fin = waits.iter().any(|state| u64::from(*state) == info.state);
+    match unsent {
+        true => info.notsent_bytes + u64::from(has_fin && info.notsent_bytes > 0),
+        false => unacknowledged + u64::from(has_fin),
+    }
+}
+
+/// Returns the value of `TCP_CC_INFO`, of which only BBR has one, as on Linux (bbr_get_info).
+fn congestion_value(object: u32) -> Result<Value, Errno> {
+    let has_some = STATE.with(|state| {
+        state.client.check_level(object, libc::IPPROTO_TCP)?;
+        let socket = state.client.socket(object).ok_or(Errno::ENOTSOCK)?;
+        Ok(CONGESTION_NAMES.get(socket.options.value(Name::Congestion) as usize) == Some(&"bbr"))
+    })?;
+    if !has_some {
+        return Ok(Value::of(&[]));
+    }
+    let info = connection_info(object).unwrap_or_default();
+    Ok(Value::of(&tcp_info::bbr_info(&info)))
 }
 
 /// Returns the value of `TCP_INFO`.

@@ -1,8 +1,8 @@
 //! The C library's functions, under their names. Each looks its descriptor up, and passes a call on the
 //! kernel's to the C library. What they do is in the manual page of each.
 //!
-//! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what
-//!   numbers name
+//! * [`sockets`]: socket to shutdown, and options; [`octets`], [`positioned`]: what reads and writes;
+//!   [`descriptors`]: what numbers name
 //! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]:
 //!   SCM_RIGHTS; [`users`]: setuid; [`handlers`]: sigaction; [`threads`]: pthread_create;
 //!   [`limits`]: setrlimit; [`numbers`]: syscall; [`interfaces`], [`files`]: the network that programs see;
@@ -25,6 +25,7 @@ mod names;
 mod numbers;
 mod octets;
 mod passing;
+mod positioned;
 mod processes;
 mod sockets;
 pub mod streams;
@@ -64,6 +65,9 @@ fn length(result: Result<usize, Errno>) -> ssize_t {
     result.map_or_else(|errno| fail(errno) as ssize_t, |n| n as ssize_t)
 }
 
+/// The least octets of an address of AF_INET6: without a scope (Linux's `SIN6_LEN_RFC2133`).
+const V6_LEAST: usize = 24;
+
 /// An address that a program gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Address {
@@ -93,9 +97,12 @@ impl Address {
                 let endpoint = Endpoint::new(u32::from_be(v4.sin_addr.s_addr), u16::from_be(v4.sin_port));
                 Address::Ours { endpoint, v6: false }
             }
-            libc::AF_INET6 if len as usize >= mem::size_of::<sockaddr_in6>() => {
-                // SAFETY: as above.
-                let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
+            libc::AF_INET6 if len as usize >= V6_LEAST => {
+                // SAFETY: all-zero is a valid value.
+                let mut v6: sockaddr_in6 = unsafe { mem::zeroed() };
+                let len = (len as usize).min(mem::size_of::<sockaddr_in6>());
+                // SAFETY: as above; the name holds as many octets.
+                unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut v6).cast(), len) };
                 let addr = Addr::from_octets(v6.sin6_addr.s6_addr);
                 match addr.is_link_local() && v6.sin6_scope_id == 0 {
                     true => Address::NoScope,
@@ -136,6 +143,13 @@ impl Address {
             }
             address => address,
         }
+    }
+
+    /// Returns why an address of `len` octets is none for a socket: the length is looked at first, then the
+    /// family (inet_bind, tcp_v4_connect and their kin).
+    fn why_not(self, socket_v6: bool, len: socklen_t) -> Errno {
+        let least = if socket_v6 { V6_LEAST } else { mem::size_of::<sockaddr_in>() };
+        if (len as usize) < least || self == Address::NoScope { Errno::EINVAL } else { Errno::EAFNOSUPPORT }
     }
 
     /// Returns the endpoint, if the socket is of the same family.

@@ -1,7 +1,6 @@
 //! Moves octets and datagrams between a program and its sockets: recv(2), send(2) and similar calls.
 
-use std::ffi::c_void;
-
+use atoll_base::Duration;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::datagram::DATAGRAM_MAX;
 use atoll_sockets::ancillary::Addressed;
@@ -13,14 +12,13 @@ pub use atoll_sockets::client::transfer::Received;
 use atoll_sockets::options::{Name, patience};
 use libc::iovec;
 
-use crate::calls::ensure_datagrams;
+use crate::calls::{await_connection, ensure_datagrams};
 use crate::hang_up;
 use crate::lock::STATE;
 use crate::reach;
-use crate::real::{count_system_call, last_errno, sys};
 use crate::state::State;
 use crate::stats;
-use crate::wait::block_at_point;
+use crate::wait::{block, block_at_point};
 
 /// Memory of the program, as a list of parts.
 pub struct Parts<'a>(pub &'a [iovec]);
@@ -74,14 +72,14 @@ enum Now<R> {
 
 /// Says what a stream socket without a connection receives.
 #[cold]
-fn receive_unconnected(state: &mut State, object: u32) -> Result<usize, Failure> {
+pub fn receive_unconnected(state: &mut State, object: u32) -> Result<usize, Failure> {
     if let Some(errno) = state.client.take_error(object) {
         return Err(errno.into());
     }
     match state.client.socket(object) {
         Some(Socket { kind: Kind::Listening(_), .. }) => Err(Errno::ENOTCONN.into()),
         // tcp_recvmsg_locked: what was shut down is at its end.
-        Some(socket) if socket.shut_early => Ok(0),
+        Some(socket) if socket.lasting.shut_receive => Ok(0),
         _ => Err(Errno::ENOTCONN.into()),
     }
 }
@@ -184,7 +182,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
     let _call = stats::Call::new(stats::SEND);
     let want = parts.len();
     if flags & libc::MSG_OOB != 0
-        && STATE.with(|state| state.client.socket(object).is_some_and(|s| s.protocol.is_datagram()))
+        && STATE.with(|state| state.client.socket(object).is_some_and(|s| !s.may_be_urgent(to.peer)))
     {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -201,6 +199,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
             None => Err(Errno::EINVAL.into()),
         });
     match result {
+        Ok(()) if want == 0 => send_nothing(object, flags),
         Ok(()) => Ok(done),
         Err(_) if done > 0 => Ok(done),
         Err(NOT_A_STREAM) => send_datagram(object, parts, want, flags, to),
@@ -208,89 +207,93 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
     }
 }
 
+/// Sends no octets: a SYN that waits for text leaves without (tcp_sendmsg_fastopen).
+#[cold]
+fn send_nothing(object: u32, flags: i32) -> Result<usize, Errno> {
+    if !STATE.until_turn(|state| state.client.send_waiting_syn(object))? {
+        return Ok(0);
+    }
+    if flags & libc::MSG_DONTWAIT != 0 || STATE.with(|state| state.client.is_nonblocking(object)) {
+        return Err(Errno::EINPROGRESS);
+    }
+    await_connection(object).map(|()| 0)
+}
+
+/// The time that the datagram of an uncorked socket waits for room.
+const UNCORK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// This is no errno, but leads out of the fast path.
 const NOT_A_STREAM: Errno = Errno(-1);
 
-// structure: send_file: sendfile(2) and its ways around pipes and positions are one loop
-/// Sends a range of a file to a connection: sendfile(2). `offset` is advanced; if it is `None`, the file's
-/// own position is used and advanced.
-pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize) -> Result<usize, Errno> {
+/// What a source has written into a send buffer.
+pub struct Filled {
+    /// The number of octets.
+    pub len: usize,
+    /// Whether nothing more comes.
+    pub is_last: bool,
+}
+
+/// Sends up to `count` octets to a connection that `source` writes straight into the send buffer: it gets
+/// room for so many octets, and how many it has written in this call before. If it fails, it has taken
+/// nothing from where it reads, and the call fails so unless octets were sent before. `more` is MSG_MORE.
+pub fn send_from(
+    object: u32,
+    count: usize,
+    more: bool,
+    mut source: impl FnMut(*mut u8, usize, usize) -> Result<Filled, Errno>,
+) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::SEND);
-    if crate::table::object_at(input).is_some() {
-        return Err(Errno::EINVAL);
-    }
-    let start = *offset;
     let mut done = 0;
-    let result = send_loop(object, 0, |state| {
-        loop {
+    let result = in_steps(object, false, Name::SendTimeout, |state| {
+        while done < count {
             let turn = state.client.turn(object)?;
             let Some((stream, local, place)) = state.client.stream(object) else {
-                return Err(Errno::EPIPE.into());
+                return Err(state.client.take_error(object).unwrap_or(Errno::EPIPE).into());
             };
-            if done >= count {
-                return Ok(());
-            }
             let room = match stream.writable(local, (count - done).min(AT_ONCE)) {
                 Ok(room) => room,
-                Err(failure) => {
+                Err(Failure::WouldBlock) => {
                     let starved = std::mem::take(&mut local.starved);
                     drop(turn);
                     if starved && state.client.find_memory(object) {
                         continue;
                     }
+                    return Err(Failure::WouldBlock);
+                }
+                Err(failure) => {
+                    // If octets were sent, the next call reports it.
+                    local.error_taken &= done == 0;
                     return Err(failure);
                 }
             };
             let Some(pieces) = stream.places(&room, 0, room.len) else { return Err(Errno::EIO.into()) };
-            let (memory, area) = (stream.memory(), stream.send_area());
-            let mut filled = 0;
-            let mut ended = false;
+            let (mut filled, mut end) = (0, None);
             for (at, len) in pieces.iter() {
-                let Ok(target) = memory.range(area + at, len) else { return Err(Errno::EIO.into()) };
-                count_system_call();
-                let n = match start {
-                    // SAFETY: `target` is `len` bytes of the send area, ours to write; the rest are numbers.
-                    Some(from) => unsafe {
-                        sys!(
-                            libc::SYS_pread64,
-                            input,
-                            target.cast::<c_void>(),
-                            len,
-                            from + (done + filled) as i64
-                        )
-                    },
-                    // SAFETY: as above.
-                    None => unsafe { sys!(libc::SYS_read, input, target.cast::<c_void>(), len) },
-                };
-                if n < 0 {
-                    if filled == 0 {
-                        return Err(last_errno().into());
-                    }
-                    ended = true;
-                    break;
-                }
-                filled += n as usize;
-                if (n as usize) < len {
-                    ended = true;
+                let target = stream.memory().range(stream.send_area() + at, len);
+                let now =
+                    target.map_err(|_| Errno::EIO).and_then(|target| source(target, len, done + filled));
+                end = now
+                    .as_ref()
+                    .map_or_else(|errno| Some(Err((*errno).into())), |now| now.is_last.then_some(Ok(())));
+                let now = now.map_or(0, |now| now.len.min(len));
+                filled += now;
+                if end.is_some() || now < len {
                     break;
                 }
             }
             stream.commit(&room, filled);
             drop(turn);
             done += filled;
-            state.client.after_sending(object, place, filled, false);
-            if ended {
-                return Ok(());
+            state.client.after_sending(object, place, filled, more);
+            if let Some(end) = end {
+                return end;
             }
         }
+        Ok(())
     });
-    if let Some(offset) = offset {
-        *offset += done as i64;
-    }
     match result {
-        Ok(()) => Ok(done),
-        Err(_) if done > 0 => Ok(done),
-        Err(errno) => Err(pipe(errno, 0)),
+        Err(errno) if done == 0 => Err(errno),
+        _ => Ok(done),
     }
 }
 
@@ -301,7 +304,7 @@ fn send_datagram(
     flags: i32,
     to: Addressed<'_>,
 ) -> Result<usize, Errno> {
-    if STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. }))) {
+    if STATE.with(|state| state.client.socket(object).is_some_and(Socket::has_no_port)) {
         if to.peer.is_none() {
             return Err(Errno::EDESTADDRREQ);
         }
@@ -316,13 +319,40 @@ fn send_datagram(
     send_loop(object, flags, step).map(|()| len).map_err(|errno| pipe(errno, flags))
 }
 
+/// Sends the datagram that `UDP_CORK` has held back, if it does no longer. As on Linux, the call does not
+/// fail; if the stack takes nothing for two seconds, the datagram is lost.
+pub fn uncork(object: u32) {
+    let flush = |state: &mut State| {
+        let Some(Socket { kind: Kind::Datagram(datagram), options, .. }) = state.client.socket(object) else {
+            return Ok(());
+        };
+        if datagram.corked.is_none() || options.is_on(Name::CorkUdp) {
+            return Ok(());
+        }
+        state.client.send_datagram(object, std::iter::empty(), 0, Addressed::default(), false)
+    };
+    let _ = block(Some(object), Some(UNCORK_TIMEOUT), flush);
+}
+
 /// Repeats a sending step as long as the socket's mode wants it.
 #[inline]
 fn send_loop(
     object: u32,
     flags: i32,
-    mut step: impl FnMut(&mut State) -> Result<(), Failure>,
+    step: impl FnMut(&mut State) -> Result<(), Failure>,
 ) -> Result<(), Errno> {
+    in_steps(object, flags & libc::MSG_DONTWAIT != 0, Name::SendTimeout, step)
+}
+
+/// Repeats a step until it does not block any more, or only once if the call or the socket does not wait.
+/// `timeout` is the option that says how long it waits.
+#[inline]
+pub fn in_steps<R>(
+    object: u32,
+    dont_wait: bool,
+    timeout: Name,
+    mut step: impl FnMut(&mut State) -> Result<R, Failure>,
+) -> Result<R, Errno> {
     let first = STATE.in_turn(|state| {
         let mut result = step(state);
         if matches!(result, Err(Failure::WouldBlock)) {
@@ -330,18 +360,16 @@ fn send_loop(
             result = step(state);
         }
         match result {
-            Ok(()) => Ok(Now::Done(())),
-            Err(Failure::WouldBlock)
-                if flags & libc::MSG_DONTWAIT == 0 && !state.client.is_nonblocking(object) =>
-            {
+            Ok(result) => Ok(Now::Done(result)),
+            Err(Failure::WouldBlock) if !dont_wait && !state.client.is_nonblocking(object) => {
                 let options = state.client.socket(object).map(|socket| &socket.options);
-                Ok(Now::Wait(options.map_or(0, |options| options.value(Name::SendTimeout))))
+                Ok(Now::Wait(options.map_or(0, |options| options.value(timeout))))
             }
             Err(failure) => Err(failure),
         }
     });
     match first {
-        Ok(Now::Done(())) => Ok(()),
+        Ok(Now::Done(result)) => Ok(result),
         Ok(Now::Wait(timeout)) => block_at_point(object, patience(timeout), step),
         Err(failure) => {
             hang_up::after_nothing();
@@ -351,7 +379,7 @@ fn send_loop(
 }
 
 /// Raises SIGPIPE with EPIPE, unless the call says otherwise: send(2). Returns the errno.
-fn pipe(errno: Errno, flags: i32) -> Errno {
+pub fn pipe(errno: Errno, flags: i32) -> Errno {
     if errno == Errno::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
         // SAFETY: raises a signal in this thread, as the kernel would.
         unsafe { libc::raise(libc::SIGPIPE) };

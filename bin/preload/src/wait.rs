@@ -239,7 +239,7 @@ pub fn spin_until_event() -> Result<(), Errno> {
                 now = state.now();
                 state.client.has_event()
             });
-            patience.yielded(now.since(before));
+            patience.yielded(before, now);
         }
         let interrupted = !ready && pending_signals() & !held != 0;
         release_signals(held);

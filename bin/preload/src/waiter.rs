@@ -172,6 +172,8 @@ pub struct KernelSet {
     pub waiter: Option<Waiter>,
     /// Whether the kernel's instance may have members.
     pub has_members: bool,
+    /// How many descriptors were added to the kernel's instance and not deleted: it has no more members.
+    pub added: u32,
     /// When the kernel's instance was last asked, in nanoseconds.
     pub asked_at: u64,
     /// The number of calls of `epoll_wait` since then.
@@ -189,10 +191,23 @@ impl KernelSet {
             fd,
             waiter: None,
             has_members: false,
+            added: 0,
             asked_at: 0,
             calls_since: 0,
             sleepers: 0,
             interrupt: None,
+        }
+    }
+
+    /// Counts a change of the kernel's instance. One that fails counts too: the number is only a bound.
+    pub fn count(&mut self, op: i32) {
+        match op {
+            libc::EPOLL_CTL_ADD => {
+                self.has_members = true;
+                self.added += 1;
+            }
+            libc::EPOLL_CTL_DEL => self.added = self.added.saturating_sub(1),
+            _ => {}
         }
     }
 

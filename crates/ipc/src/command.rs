@@ -96,11 +96,17 @@ pub enum SocketOption {
     /// Whether received datagrams bring [`crate::Details`] that say when they came, and whether errors
     /// say so: 0 or 1 (datagram sockets; `SO_TIMESTAMP` and its kin).
     Times = 50,
+    /// Whether received datagrams bring [`crate::Details`] that say how many were dropped before them: 0 or 1
+    /// (datagram sockets; `SO_RXQ_OVFL`).
+    Drops = 51,
+    /// Whether the sizes of buffers stay as they are, as bits: 1 for the send buffer, 2 for the receive
+    /// buffer (connections and listeners; `SO_BUF_LOCK`). Setting a size sets its bit.
+    BufferLock = 52,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
     MtuV6 = 48,
     /// Whether network errors about what the socket has sent come as records into its receive buffer
-    /// ([`crate::datagram::Flags::ERROR`]), in order: 0 or 1 (datagram sockets; `IP_RECVERR`,
-    /// `IPV6_RECVERR`).
+    /// ([`crate::datagram::Flags::ERROR`]), in order: [`crate::datagram::ErrorWishes`], or 1 for both
+    /// families (datagram sockets; `IP_RECVERR`, `IPV6_RECVERR`).
     Errors = 49,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is
     /// off.
@@ -225,6 +231,30 @@ messages! {
         SetListenerOption = 12 { lease: u64, option: SocketOption, value: u32 },
         /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
         Info = 13 { token: u32, slot: SlotId, generation: u32 },
+        /// Leases a free port of these, the first and the last one, as [`Command::Bind`] with port 0 does
+        /// (`IP_LOCAL_PORT_RANGE`). A replica whose ports among these are all in use refuses with
+        /// [`crate::Cause::AddressInUse`], and another one may have a free one.
+        BindWithin = 21 {
+            token: u32,
+            lease: u64,
+            protocol: Protocol,
+            local: Endpoint,
+            first: u16,
+            last: u16,
+            reuse_addr: bool,
+            reuse_port: bool,
+            v6_only: bool,
+        },
+        /// Opens a connection from one of these ports, as [`Command::Connect`] with port 0 does from any
+        /// (`IP_LOCAL_PORT_RANGE`).
+        ConnectWithin = 22 {
+            slot: SlotId,
+            generation: u32,
+            local: Endpoint,
+            remote: Endpoint,
+            first: u16,
+            last: u16,
+        },
         /// Makes a datagram socket join or leave a multicast group, on the link outside or inside. Sent to
         /// every replica. Answered by [`crate::Event::GroupReply`] if `token` is not 0.
         // The record of this command in a ledger of an older build ends before the token.

@@ -64,6 +64,24 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// The families whose network errors a socket asks for ([`crate::SocketOption::Errors`]).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ErrorWishes: u32 {
+        /// Errors about packets of IPv4 (`IP_RECVERR`).
+        const V4 = 2;
+        /// Errors about packets of IPv6 (`IPV6_RECVERR`).
+        const V6 = 4;
+    }
+}
+
+impl ErrorWishes {
+    /// Returns the wishes that a command expresses. The library of an earlier build says 1 for both families.
+    pub const fn from_value(value: u32) -> ErrorWishes {
+        if value & 1 != 0 { ErrorWishes::all() } else { ErrorWishes::from_bits_truncate(value) }
+    }
+}
+
 record! {
     /// A network error about a packet of a socket: what recvmsg(2) with MSG_ERRQUEUE tells.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

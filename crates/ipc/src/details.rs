@@ -21,7 +21,7 @@ record! {
         ttl: u8,
         known: u8,
         link: u8,
-        reserved: u32,
+        dropped: u32,
         came: u64,
     }
 }
@@ -53,6 +53,9 @@ pub struct Details {
     /// When the packet came, in a receive buffer, if the socket has asked for that
     /// ([`crate::SocketOption::Times`]).
     pub came: Option<TimeOfDay>,
+    /// The datagrams that the replica had dropped for want of room when this one came, in a receive buffer,
+    /// if the socket has asked for that ([`crate::SocketOption::Drops`]).
+    pub dropped: u32,
 }
 
 /// A moment on the clock of the day (CLOCK_REALTIME, clock_gettime(2)), in nanoseconds since 1970. The moment
@@ -101,7 +104,7 @@ impl Details {
             ttl: self.ttl.unwrap_or(0),
             known: known.bits(),
             link: self.link.map_or(0, |link| link as u8),
-            reserved: 0,
+            dropped: self.dropped,
             came: nanos_of(self.came),
         };
         let mut octets = [0; DETAILS_BYTES];
@@ -117,9 +120,6 @@ impl Details {
             0 => None,
             n => Some(Link::from_u8(n).ok_or(BadMessage)?),
         };
-        if written.reserved != 0 {
-            return Err(BadMessage);
-        }
         let (tos, ttl) = (known.contains(Known::TOS), known.contains(Known::TTL));
         Ok(Details {
             own: written.own,
@@ -127,6 +127,7 @@ impl Details {
             ttl: ttl.then_some(written.ttl),
             link,
             came: TimeOfDay::from_nanos(written.came),
+            dropped: written.dropped,
         })
     }
 }
@@ -142,7 +143,7 @@ mod tests {
             for ttl in [None, Some(0), Some(64)] {
                 for link in [None, Some(Link::Inside), Some(Link::Outside)] {
                     for came in [None, TimeOfDay::from_nanos(1)] {
-                        let details = Details { own, tos, ttl, link, came };
+                        let details = Details { own, tos, ttl, link, came, dropped: 7 };
                         assert_eq!(Details::decode(&details.encode()), Ok(details));
                     }
                 }
@@ -154,17 +155,24 @@ mod tests {
     fn details_have_these_octets() {
         let own = Addr::from_octets(core::array::from_fn(|at| 0x10 + at as u8));
         let came = TimeOfDay::from_nanos(0x0807_0605_0403_0201);
-        let details = Details { own, tos: Some(5), ttl: Some(6), link: Some(Link::Outside), came };
+        let details = Details {
+            own,
+            tos: Some(5),
+            ttl: Some(6),
+            link: Some(Link::Outside),
+            came,
+            dropped: 0x0d0c_0b0a,
+        };
         let octets = [
             0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f,
-            5, 6, 3, 2, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8,
+            5, 6, 3, 2, 10, 11, 12, 13, 1, 2, 3, 4, 5, 6, 7, 8,
         ];
         assert_eq!(details.encode(), octets);
     }
 
     #[test]
     fn values_that_do_not_exist_are_no_details() {
-        for (at, value) in [(18, 4), (19, 3), (20, 1), (23, 128)] {
+        for (at, value) in [(18, 4), (19, 3)] {
             let mut octets = Details::default().encode();
             octets[at] = value;
             assert_eq!(Details::decode(&octets), Err(BadMessage), "{at}");

@@ -80,7 +80,7 @@ pub enum Cause {
     TimedOut = 3,
     /// The host cannot be reached: ICMP host unreachable, or no answer to ARP.
     HostUnreachable = 4,
-    /// There is no route.
+    /// There is no route, or a router has none.
     NetworkUnreachable = 5,
     /// The address or port is already taken.
     AddressInUse = 6,
@@ -94,8 +94,27 @@ pub enum Cause {
     Invalid = 10,
     /// The replica that held the connection is gone and could not be recovered.
     Lost = 11,
-    /// The user may not have the port.
+    /// The user may not have the port, or an administrator has forbidden a packet.
     PermissionDenied = 12,
+    /// The peer does not speak the protocol: ICMP protocol unreachable.
+    NoProtocol = 13,
+    /// A source route failed: ICMP.
+    RouteFailed = 14,
+    /// A router does not know the host: ICMP.
+    HostDown = 15,
+    /// The host is isolated: ICMP.
+    HostIsolated = 16,
+    /// A host on the path found a fault in a packet: ICMP parameter problem, or an unknown error of ICMPv6.
+    ProtocolError = 17,
+    /// A router asks for fewer packets: ICMP source quench.
+    SourceQuench = 18,
+}
+
+impl Cause {
+    /// Returns whether a connection ended for this reason because of its peer, or of the network between.
+    pub const fn is_by_network(self) -> bool {
+        !matches!(self, Cause::None | Cause::NoBuffers | Cause::Lost | Cause::Invalid)
+    }
 }
 
 numbered!(Cause else Invalid);

@@ -53,6 +53,12 @@ record! {
         pub rcv_wnd: u64,
         /// The time since data was last sent, in milliseconds.
         pub last_data_sent: u64,
+        /// The fields of `struct tcp_bbr_info` (linux/inet_diag.h): octets per second, microseconds, and
+        /// gains in 256ths. All are 0 unless BBR is at work.
+        pub bbr_bw: u64,
+        pub bbr_min_rtt: u64,
+        pub bbr_pacing_gain: u64,
+        pub bbr_cwnd_gain: u64,
     }
 }
 

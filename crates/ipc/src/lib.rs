@@ -44,6 +44,7 @@ pub mod memory;
 pub mod mesh;
 pub mod message;
 pub mod network;
+pub mod network_error;
 pub mod page;
 pub mod pool;
 pub mod protocol;
@@ -57,6 +58,7 @@ pub use details::Details;
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 pub use message::Message;
+pub use network_error::NetworkCause;
 pub use tally::Tally;
 
 /// The version of every layout in this crate. A process that meets another version refuses to attach.

@@ -5,7 +5,7 @@
 //!   line 1  application   extents of the send buffer, end of urgent octets
 //!   line 2  replica       generation, state and own port, acknowledged, receive tail, flags and error,
 //!                         own address
-//!   line 3  replica       extents of the receive buffer, the mark of urgent octets
+//!   line 3  replica       extents of the receive buffer, the mark of urgent octets or a number of datagrams
 //! ```
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram
 //! socket the streams consist of records ([`crate::datagram`]).
@@ -26,11 +26,19 @@ use crate::pool::UNIT_BYTES;
 pub const APP_SHUT_SEND: u32 = 1;
 /// Application flag: received octets are no longer wanted (`shutdown(SHUT_RD)`).
 pub const APP_SHUT_RECEIVE: u32 = 2;
-/// Application flag, before the connection is opened: its SYN may wait for data (TCP Fast Open).
+/// Application flag: the connection's SYN may wait for data (TCP Fast Open). It is set before the connection
+/// is opened, and cleared to let the SYN leave without data.
 pub const APP_FAST_OPEN: u32 = 4;
 /// Application flag: the close is to be a reset (`SO_LINGER` with a time of 0), whichever process closes the
 /// slot, and also if the last holder dies.
 pub const APP_RESET: u32 = 8;
+/// Application flag: a process waits in close(2) until the peer has acknowledged everything (`SO_LINGER`
+/// with a time). The slot is given back only when the FIN is acknowledged, too.
+pub const APP_LINGERS: u32 = 16;
+/// Application flag: a thread may sleep until the replica has taken up the command to connect, which the
+/// replica then says by an event. Other connects need none: a thread that waits for the connection itself
+/// would be woken twice.
+pub const APP_AWAITS_ANSWER: u32 = 32;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;
@@ -50,6 +58,16 @@ pub const REPLICA_UNSENT: u32 = 32;
 pub const REPLICA_UNSENT_FULL: u32 = 64;
 /// Replica flag: the SYN waits for data, or has carried some (TCP Fast Open).
 pub const REPLICA_FAST_OPEN: u32 = 16;
+
+/// An error of a datagram socket, as its replica publishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorMark {
+    /// Why the next call fails.
+    pub cause: Cause,
+    /// The number of the error, which tells it from the one before: 1 to 255, in turn. 0 says that the
+    /// replica does not count: it is of an earlier build, or has reported none.
+    pub number: u8,
+}
 
 /// State of a slot as its replica publishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
@@ -135,6 +153,8 @@ const STATE_BITS: u32 = 0xffff;
 const PORT_SHIFT: u32 = 16;
 const FLAG_BITS: u32 = 0x00ff_ffff;
 const ERROR_SHIFT: u32 = 24;
+/// Where in the same word the number of a datagram socket's error is.
+const NUMBER_SHIFT: u32 = 16;
 /// The library's word that holds the offset of the urgent octet that the program has taken out of the stream,
 /// plus one.
 const TAKEN_WORD: usize = 2;
@@ -310,6 +330,11 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64(self.at + A_LIBRARY + (word % 3) * 8, value);
     }
 
+    /// Adds bits to a word of the library's own; returns the word before the call.
+    pub fn add_to_library_word(&self, word: usize, bits: u64) -> u64 {
+        self.memory.fetch_or64(self.at + A_LIBRARY + (word % 3) * 8, bits)
+    }
+
     /// Returns the rings of the send buffer, as the application published them; `None` if they are not valid.
     pub fn send_extents(&self, layout: &ArenaLayout) -> Option<Extents> {
         Extents::load(self.memory, self.at + A_EXTENTS, layout.send_pool.units)
@@ -393,6 +418,19 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.replace(R_FLAGS, FLAG_BITS, (cause as u32) << ERROR_SHIFT);
     }
 
+    /// Returns the last error of a datagram socket, and its number.
+    pub fn error_mark(&self) -> ErrorMark {
+        let word = self.memory.load32_acquire(self.at + R_FLAGS);
+        ErrorMark { cause: Cause::from_u8((word >> ERROR_SHIFT) as u8), number: (word >> NUMBER_SHIFT) as u8 }
+    }
+
+    /// Sets the last error of a datagram socket, and its number: such a socket has none of the flags that are
+    /// in its place.
+    pub fn set_error_mark(&self, mark: ErrorMark) {
+        let word = (mark.cause as u32) << ERROR_SHIFT | u32::from(mark.number) << NUMBER_SHIFT;
+        self.replace(R_FLAGS, (1 << NUMBER_SHIFT) - 1, word);
+    }
+
     /// Returns the number of octets that the application should keep in the send buffer at most.
     pub fn send_limit(&self) -> u32 {
         self.memory.load32(self.at + R_SEND_LIMIT)
@@ -419,6 +457,17 @@ impl<'m, M: Memory> Slot<'m, M> {
     #[inline]
     pub fn mark(&self) -> Option<u64> {
         self.memory.load64_acquire(self.at + R_MARK).checked_sub(1)
+    }
+
+    /// Returns the number of datagrams that the replica has dropped for want of room, if the slot is a
+    /// datagram socket's, which has no mark.
+    pub fn dropped(&self) -> u32 {
+        self.memory.load64_acquire(self.at + R_MARK) as u32
+    }
+
+    /// Publishes the number of datagrams that were dropped for want of room.
+    pub fn set_dropped(&self, count: u32) {
+        self.memory.store64_release(self.at + R_MARK, count.into());
     }
 
     /// Returns the number of marks from `head` on for which the stream has no octets any more, because the

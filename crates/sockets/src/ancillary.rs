@@ -10,6 +10,7 @@ use atoll_ipc::details::{Link, TimeOfDay};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, UDP_GRO, UDP_SEGMENT};
 
 use crate::Errno;
+use crate::copies::Completion;
 use crate::options::{Name, Options};
 use crate::stamps::Form;
 use crate::view::{LINK, LOOPBACK};
@@ -40,8 +41,19 @@ pub struct Told<'a> {
     pub came: Option<TimeOfDay>,
     /// The octets of each datagram, if the call has received several (`UDP_GRO`).
     pub segment: Option<u16>,
-    /// The network error that was received instead of a datagram.
-    pub fault: Option<Fault>,
+    /// What was received from the error queue instead of a datagram.
+    pub queued: Option<Queued>,
+    /// The octets that a connection still has, if it has asked for that (`TCP_INQ`).
+    pub left: Option<u32>,
+}
+
+/// An entry of the error queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// A network error.
+    Fault(Fault),
+    /// The completion of sends with MSG_ZEROCOPY.
+    Copied(Completion),
 }
 
 /// How much of the control messages fitted.
@@ -66,7 +78,7 @@ pub fn parse(control: &[u8], to: Addr) -> Result<Ancillary, Errno> {
     let mut rest = control;
     while let Some(message) = next(&mut rest)? {
         match (message.level, message.kind) {
-            (SOL_SOCKET, kind) => check_socket(kind)?,
+            (SOL_SOCKET, _) => check_socket(&message)?,
             (SOL_UDP, UDP_SEGMENT) => asked.segment = Some(u16::from_ne_bytes(*message.exactly()?)),
             (SOL_UDP, _) => return Err(Errno::EINVAL),
             (IPPROTO_IP, kind) if is_v4 => take_v4(&mut details, kind, &message)?,
@@ -86,16 +98,18 @@ pub fn check(control: &[u8]) -> Result<(), Errno> {
     let mut rest = control;
     while let Some(message) = next(&mut rest)? {
         if message.level == SOL_SOCKET {
-            check_socket(message.kind)?;
+            check_socket(&message)?;
         }
     }
     Ok(())
 }
 
 /// As on Linux, descriptors and credentials are passed over where there is nobody to take them.
-fn check_socket(kind: i32) -> Result<(), Errno> {
-    match kind {
+fn check_socket(message: &Message<'_>) -> Result<(), Errno> {
+    match message.kind {
         libc::SCM_RIGHTS | libc::SCM_CREDENTIALS => Ok(()),
+        // As the option: there is no queue by priority.
+        libc::SO_PRIORITY => message.int().map(|_| ()),
         libc::SO_MARK => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),
     }
@@ -193,11 +207,21 @@ pub fn write(told: &Told<'_>, out: &mut [u8]) -> Written {
     if let (Some(form), Some(came)) = (Form::held(told.options.value(Name::Times)), told.came) {
         writer.put(SOL_SOCKET, form.number(), &form.encode(came));
     }
+    // sock_recv_drops
+    let dropped = told.details.map_or(0, |details| details.dropped);
+    if dropped > 0 && is_on(Name::Drops) {
+        writer.put(SOL_SOCKET, libc::SO_RXQ_OVFL, &dropped.to_ne_bytes());
+    }
+    if let Some(left) = told.left {
+        writer.put(libc::IPPROTO_TCP, libc::TCP_CM_INQ, &left.to_ne_bytes());
+    }
     if let Some(segment) = told.segment {
         writer.put(SOL_UDP, UDP_GRO, &i32::from(segment).to_ne_bytes());
     }
-    if let Some(fault) = told.fault {
-        write_fault(told, &fault, &mut writer);
+    match told.queued {
+        Some(Queued::Fault(fault)) => write_fault(told, &fault, &mut writer),
+        Some(Queued::Copied(done)) => write_completion(told, done, &mut writer),
+        None => {}
     }
     let Some(details) = told.details else { return writer.written };
     let index = if details.link == Some(Link::Inside) { LOOPBACK } else { LINK };
@@ -261,7 +285,21 @@ fn write_fault(told: &Told<'_>, fault: &Fault, writer: &mut Writer<'_>) {
     }
 }
 
-/// The origins of errors: linux/errqueue.h.
+/// Writes `struct sock_extended_err` of a completion, which has no address (msg_zerocopy.rst).
+fn write_completion(told: &Told<'_>, done: Completion, writer: &mut Writer<'_>) {
+    let mut value = [0; 16 + 28];
+    value[4..7].copy_from_slice(&[SO_EE_ORIGIN_ZEROCOPY, 0, SO_EE_CODE_ZEROCOPY_COPIED]);
+    value[8..12].copy_from_slice(&done.first.to_ne_bytes());
+    value[12..16].copy_from_slice(&done.last.to_ne_bytes());
+    match told.v6 {
+        true => writer.put(IPPROTO_IPV6, libc::IPV6_RECVERR, &value),
+        false => writer.put(IPPROTO_IP, libc::IP_RECVERR, &value[..32]),
+    }
+}
+
+/// The origins of entries, and the code of a completion: linux/errqueue.h.
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 const SO_EE_ORIGIN_ICMP: u8 = 2;
 const SO_EE_ORIGIN_ICMP6: u8 = 3;
 

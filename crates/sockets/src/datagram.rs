@@ -12,14 +12,19 @@ use atoll_ipc::datagram::{
     decode, encode,
 };
 use atoll_ipc::details::DETAILS_BYTES;
-use atoll_ipc::slot::SlotState;
+use atoll_ipc::slot::{ErrorMark, SlotState};
 use atoll_ipc::{Cause, Details, Memory};
 
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
-/// The library word of a slot that holds the error that was reported last.
+/// The library word of a slot that holds the error that was taken last, as [`told`] writes it.
 const TOLD: usize = 2;
+
+/// Returns the word of an error that was taken.
+fn told(mark: ErrorMark) -> u64 {
+    u64::from(mark.number) << 8 | u64::from(mark.cause as u8)
+}
 
 /// A datagram at the head of a receive buffer.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,11 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// Returns the position of its record in its slot's stream of records.
+    pub const fn position(&self) -> u64 {
+        self.head
+    }
+
     /// Returns whether a call that receives several datagrams takes this one after `first` (`UDP_GRO`).
     pub fn can_follow(&self, first: &Waiting) -> bool {
         first.len > 0
@@ -50,10 +60,10 @@ impl Waiting {
     }
 }
 
-/// Returns the details of a packet but for the time, by which several datagrams may differ that one call
-/// receives: it tells that of the first.
+/// Returns the details of a packet but for the time and the number of those that were dropped, by which
+/// several datagrams may differ that one call receives: it tells those of the first.
 fn without_time(details: Details) -> Details {
-    Details { came: None, ..details }
+    Details { came: None, dropped: 0, ..details }
 }
 
 /// A view of one slot of a datagram socket, for the length of one call.
@@ -168,29 +178,31 @@ impl<'a, M: Memory> Datagrams<'a, M> {
 
     /// Takes the pending error (from an ICMP message, for example): each is reported once.
     pub fn take_error(&self) -> Option<Errno> {
-        let slot = self.port.slot(self.slot)?;
-        if !self.has_error() {
-            return None;
-        }
-        let cause = slot.error();
-        slot.set_library_word(TOLD, u64::from(cause as u8));
-        Errno::of(cause)
+        let mark = self.pending()?;
+        self.port.slot(self.slot)?.set_library_word(TOLD, told(mark));
+        Errno::of(mark.cause)
     }
 
-    /// Notes that the replica has reported an error: it is pending, even if it equals the last one.
+    /// Notes the event of an error. A replica of an earlier build does not number its errors: the one that it
+    /// has reported is pending, even if it equals the last one.
     pub fn error_arrived(&self) {
-        if let Some(slot) = self.port.slot(self.slot) {
+        if let Some(slot) = self.port.slot(self.slot)
+            && slot.error_mark().number == 0
+        {
             slot.set_library_word(TOLD, 0);
         }
     }
 
     /// Returns whether an error is pending.
     pub fn has_error(&self) -> bool {
-        let Some(slot) = self.port.slot(self.slot) else { return false };
-        let cause = slot.error();
-        slot.replica_generation() == self.generation
-            && cause != Cause::None
-            && slot.library_word(TOLD) != u64::from(cause as u8)
+        self.pending().is_some()
+    }
+
+    /// Returns the error that is pending.
+    fn pending(&self) -> Option<ErrorMark> {
+        let slot = self.port.slot(self.slot).filter(|slot| slot.replica_generation() == self.generation)?;
+        let mark = slot.error_mark();
+        (mark.cause != Cause::None && slot.library_word(TOLD) != told(mark)).then_some(mark)
     }
 
     /// Returns whether at most half of the send limit is queued, as poll(2) reports it.

@@ -1,7 +1,7 @@
 //! Maps causes of failure to errno values. This is the project's only such table.
 
-use atoll_ipc::Cause;
 use atoll_ipc::datagram::Fault;
+use atoll_ipc::{Cause, NetworkCause};
 
 /// A Linux error number, as on x86-64 and AArch64 (asm-generic/errno.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ macro_rules! errnos {
 errnos! {
     EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14, EEXIST = 17,
     ENODEV = 19, EINVAL = 22, EMFILE = 24,
-    ENOTTY = 25,
+    ENOTTY = 25, ENONET = 64, EHOSTDOWN = 112, EREMOTEIO = 121,
     ESPIPE = 29, EPIPE = 32, ENOENT = 2, EDOM = 33, EDEADLK = 35, ELOOP = 40, EPERM = 1, EPROTO = 71,
     ENOTSOCK = 88, EDESTADDRREQ = 89,
     EMSGSIZE = 90, ENOPROTOOPT = 92, EOPNOTSUPP = 95, EAFNOSUPPORT = 97, EADDRINUSE = 98, EADDRNOTAVAIL = 99,
@@ -52,21 +52,10 @@ errnos! {
 }
 
 impl Errno {
-    /// Returns the errno of an error: Linux's `icmp_err_convert`, `icmpv6_err_convert`.
+    /// Returns the errno of an error.
     pub fn of_fault(fault: &Fault) -> Errno {
-        let errno = match (fault.reporter.is_v4(), fault.kind, fault.code) {
-            (true, 3, 0 | 6 | 9 | 11) | (false, 1, 0) => libc::ENETUNREACH,
-            (true, 3, 2) => libc::ENOPROTOOPT,
-            (true, 3, 3) | (false, 1, 4) => libc::ECONNREFUSED,
-            (true, 3, 4) | (false, 2, _) => libc::EMSGSIZE,
-            (true, 3, 5) => libc::EOPNOTSUPP,
-            (true, 3, 7) => libc::EHOSTDOWN,
-            (true, 3, 8) => libc::ENONET,
-            (false, 1, 1 | 5 | 6) => libc::EACCES,
-            (true, 12, _) | (false, 4, _) => libc::EPROTO,
-            _ => libc::EHOSTUNREACH,
-        };
-        Errno(errno)
+        let cause = NetworkCause::of(fault.reporter.is_v4(), fault.kind, fault.code).cause;
+        Errno::of(cause).unwrap_or(Errno::EHOSTUNREACH)
     }
 
     /// Returns the errno of a cause; `None` for [`Cause::None`].
@@ -94,8 +83,16 @@ impl Errno {
             Cause::MessageTooLong => Errno::EMSGSIZE,
             // bind(2), listen(2): invalid argument.
             Cause::Invalid => Errno::EINVAL,
-            // bind(2): "The address is protected, and the user is not the superuser."
+            // bind(2): "The address is protected, and the user is not the superuser." Linux tells so of what
+            // is administratively prohibited over IPv6, too.
             Cause::PermissionDenied => Errno::EACCES,
+            // ip(7), and the kernel's tables, for what ICMP tells.
+            Cause::NoProtocol => Errno::ENOPROTOOPT,
+            Cause::RouteFailed => Errno::EOPNOTSUPP,
+            Cause::HostDown => Errno::EHOSTDOWN,
+            Cause::HostIsolated => Errno::ENONET,
+            Cause::ProtocolError => Errno::EPROTO,
+            Cause::SourceQuench => Errno::EREMOTEIO,
             // The connection is gone as if the peer had reset it; recv(2) knows no better name.
             Cause::Lost => Errno::ECONNRESET,
         })

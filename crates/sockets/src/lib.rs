@@ -10,6 +10,7 @@
 //! * [`stream`]: receive, send, shutdown and readiness of a connection
 //! * [`urgent`]: urgent octets of a connection, and where reading stops
 //! * [`ancillary`]: the control messages of datagrams
+//! * [`copies`]: the completions of sends with MSG_ZEROCOPY
 //! * [`datagram`]: receive, send and readiness of a datagram socket
 //! * [`listener`]: connections on offer, and the claim (P4)
 //! * [`asking`]: connections for applications that ask for each one (P4's naive accept)
@@ -27,6 +28,7 @@ extern crate alloc;
 pub mod ancillary;
 pub mod asking;
 pub mod client;
+pub mod copies;
 pub mod datagram;
 pub mod errno;
 pub mod listener;

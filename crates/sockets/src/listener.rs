@@ -48,8 +48,6 @@ pub struct Listener {
     pub on_trial: bool,
     /// Whether a claim has ended that: more connections may be on offer in a moment.
     pub more_soon: bool,
-    /// Whether shutdown(2) has ended the listener; accept(2) fails then.
-    pub is_shut: bool,
 }
 
 /// The result of a claim.

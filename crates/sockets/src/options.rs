@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use atoll_base::Duration;
+use atoll_ipc::datagram::ErrorWishes;
 use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,15 @@ pub enum Name {
     Segment,
     Merge,
     Times,
+    ZeroCopy,
+    CorkUdp,
+    ReceiveInq,
+    BindWithoutPort,
+    PeekOffset,
+    ErrorsArePriority,
+    Drops,
+    BufferLock,
+    LocalPorts,
 }
 
 /// The row of an option in the table.
@@ -148,6 +158,9 @@ pub enum Codec {
     Class,
     /// The value of `TCP_WINDOW_CLAMP`: 0 is none; the least is half the smallest buffer.
     Window,
+    /// The value of `IP_LOCAL_PORT_RANGE`: the first port in the lower half, the last one in the upper half;
+    /// 0 stands for that of the stack.
+    Ports,
     /// An int; any value but 0 asks for times in the form that the option names, and is held as its number
     /// ([`Form`]).
     Form,
@@ -203,6 +216,14 @@ const SEND_BUFFER: u64 = 87040;
 const RECEIVE_BUFFER: u64 = 131_072;
 /// The value of `TCP_WINDOW_CLAMP` that Linux reports for a new connection: the window of that buffer.
 pub const UNSET_CLAMP: u64 = RECEIVE_BUFFER / 2;
+/// The option of this name (asm-generic/socket.h).
+pub const SO_ZEROCOPY: i32 = 60;
+/// The option of this name (linux/in.h).
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+/// The option of this name (asm-generic/socket.h), and its bits for the two buffers (linux/socket.h).
+const SO_BUF_LOCK: i32 = 72;
+const SEND_LOCK: u64 = 1;
+const RECEIVE_LOCK: u64 = 2;
 /// The value of `net.core.somaxconn`.
 const SOMAXCONN: i32 = 4096;
 /// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
@@ -210,6 +231,11 @@ const MTU_WANT: u64 = libc::IP_PMTUDISC_WANT as u64;
 const MTU_VALUES: Codec = Codec::Range(0, libc::IP_PMTUDISC_OMIT);
 /// The least MTU of a link that carries IPv6 (RFC 8200 §5).
 const IPV6_MTU_MIN: i32 = 1280;
+/// `SO_RCVTIMEO_NEW` and `SO_SNDTIMEO_NEW` (linux/asm-generic/socket.h).
+const RECEIVE_TIMEOUT_NEW: i32 = 66;
+const SEND_TIMEOUT_NEW: i32 = 67;
+/// The value of `SO_PEEK_OFF` unless one was set: -1, as an int is held.
+const NO_OFFSET: u64 = u32::MAX as u64;
 /// The smallest window clamp: Linux's `SOCK_MIN_RCVBUF` / 2.
 const WINDOW_MIN: u64 = 1152;
 /// The MSS where nothing is known of the path (RFC 9293 3.7.1), and the values that tcp(7) allows.
@@ -301,10 +327,25 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::Merge, udp(libc::UDP_GRO), Flag, 0, Nobody),
     // One setting for four options: `stamps`.
     row(Name::Times, socket(libc::SO_TIMESTAMP), Codec::Form, 0, Udp(So::Times)),
+    // As on Linux without hardware for it, what is sent is copied all the same: `copies`.
+    row(Name::ZeroCopy, socket(SO_ZEROCOPY), Range(0, 1), 0, Nobody),
+    row(Name::CorkUdp, udp(libc::UDP_CORK), Flag, 0, Nobody),
+    row(Name::ReceiveInq, tcp(libc::TCP_INQ), Range(0, 1), 0, Nobody),
+    // bind(2) with port 0 looks at it.
+    row(Name::BindWithoutPort, ip(libc::IP_BIND_ADDRESS_NO_PORT), Flag, 0, Nobody),
+    // Of a connection, `Local` has the offset, because it changes with each call.
+    row(Name::PeekOffset, socket(libc::SO_PEEK_OFF), Range(i32::MIN, i32::MAX), NO_OFFSET, Nobody),
+    // datagram_poll looks at it.
+    row(Name::ErrorsArePriority, socket(libc::SO_SELECT_ERR_QUEUE), Flag, 0, Nobody),
+    row(Name::Drops, socket(libc::SO_RXQ_OVFL), Flag, 0, Udp(So::Drops)),
+    // Behind the sizes: replicas that hear of a size fix it.
+    row(Name::BufferLock, socket(SO_BUF_LOCK), Range(0, 3), 0, Tcp(So::BufferLock)),
+    // bind(2) with port 0 and connect(2) look at it.
+    row(Name::LocalPorts, ip(IP_LOCAL_PORT_RANGE), Codec::Ports, 0, Nobody),
 ];
 
 /// The number of options.
-const NAMES: usize = Name::Times as usize + 1;
+const NAMES: usize = Name::LocalPorts as usize + 1;
 
 const _: () = {
     let mut at = 0;
@@ -322,6 +363,9 @@ impl Row {
         let number = match (level, number) {
             (SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
             (SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+            // The times of 64 bits are those of a 64-bit system.
+            (SOL_SOCKET, RECEIVE_TIMEOUT_NEW) => libc::SO_RCVTIMEO,
+            (SOL_SOCKET, SEND_TIMEOUT_NEW) => libc::SO_SNDTIMEO,
             _ if Form::of(level, number).is_some() => libc::SO_TIMESTAMP,
             _ => number,
         };
@@ -339,9 +383,11 @@ impl Row {
     }
 
     /// Returns whether replicas must get a value that was never set before. The values that getsockopt(2)
-    /// reports for buffers and TCP_QUICKACK that were not set are not the replicas' values.
+    /// reports for buffers and TCP_QUICKACK that were not set are not the replicas' values, and a size that
+    /// was set is fixed unless `SO_BUF_LOCK` says otherwise.
     pub fn differs(&self, held: u64) -> bool {
-        held != self.default || matches!(self.codec, Codec::Buffer(..)) || self.name == Name::QuickAck
+        let is_changed_by_others = matches!(self.name, Name::QuickAck | Name::BufferLock);
+        held != self.default || matches!(self.codec, Codec::Buffer(..)) || is_changed_by_others
     }
 
     /// Decodes a program's value; `before` is the option's value until now. Returns what [`Options`] is to
@@ -409,6 +455,7 @@ impl Row {
                 };
                 if is_tcp { class & !3 | before & 3 } else { class }
             }
+            Codec::Ports => read_ports(value)?,
             Codec::Window => match int()? {
                 0 => 0,
                 value => (value.max(0) as u64).max(WINDOW_MIN),
@@ -464,6 +511,20 @@ const FIRST_TIMEOUT: u64 = 1;
 const LAST_TIMEOUT: u64 = 120;
 /// The maximum number of retransmissions, which Linux counts in an octet.
 const RETRANSMISSIONS_MAX: u32 = 255;
+
+/// Returns the ports of [`Codec::Ports`].
+const fn ports_of(held: u64) -> (u16, u16) {
+    (held as u16, (held >> 16) as u16)
+}
+
+/// Reads a value of [`Codec::Ports`], which has four octets.
+fn read_ports(value: &[u8]) -> Result<u64, Errno> {
+    let ports = u32::from_ne_bytes(value.try_into().map_err(|_| Errno::EINVAL)?).into();
+    match ports_of(ports) {
+        (first, last) if first != 0 && last != 0 && first > last => Err(Errno::EINVAL),
+        _ => Ok(ports),
+    }
+}
 
 fn within(value: i32, least: i32, most: i32) -> Result<u64, Errno> {
     if (least..=most).contains(&value) { Ok(u64::from(value as u32)) } else { Err(Errno::EINVAL) }
@@ -590,6 +651,33 @@ impl Options {
         }
     }
 
+    /// Returns the first and the last port of which one is chosen where the program names none, if it has
+    /// said so (`IP_LOCAL_PORT_RANGE`). As on Linux, an end that is not among the `ephemeral` ones does not
+    /// count (inet_sk_get_local_port_range).
+    pub fn local_ports(&self, (first, last): (u16, u16)) -> Option<(u16, u16)> {
+        let asked = ports_of(self.set_value(Name::LocalPorts).filter(|ports| *ports != 0)?);
+        let is_inside = |port: u16| (first..=last).contains(&port);
+        Some((
+            if is_inside(asked.0) { asked.0 } else { first },
+            if is_inside(asked.1) { asked.1 } else { last },
+        ))
+    }
+
+    /// Notes that a program has set the size of a buffer, which is fixed from then on (`SOCK_SNDBUF_LOCK`).
+    pub fn lock_buffer(&mut self, name: Name) {
+        let bit = match name {
+            Name::SendBuffer => SEND_LOCK,
+            Name::ReceiveBuffer => RECEIVE_LOCK,
+            _ => return,
+        };
+        self.set(Name::BufferLock, self.value(Name::BufferLock) | bit);
+    }
+
+    /// Returns whether the size of the receive buffer is fixed.
+    pub fn is_receive_locked(&self) -> bool {
+        self.value(Name::BufferLock) & RECEIVE_LOCK != 0
+    }
+
     /// Returns the options that were set, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Row, u64)> + '_ {
         TABLE.iter().filter_map(|row| Some((row, self.set_value(row.name)?)))
@@ -614,13 +702,39 @@ impl Options {
     /// Returns the options that concern one connection in this process.
     pub fn local(&self) -> Local {
         let receive_low = self.set_value(Name::ReceiveLow).unwrap_or(0) as u32;
-        Local { receive_low, urgent_inline: self.is_on(Name::OobInline), ..Local::default() }
+        let (urgent_inline, peek) = (self.is_on(Name::OobInline), self.peek_offset());
+        Local { receive_low, urgent_inline, peek, ..Local::default() }
+    }
+
+    /// Returns the value of `SO_PEEK_OFF`, unless it is negative, which means that there is none.
+    #[inline]
+    pub fn peek_offset(&self) -> Option<u32> {
+        let held = self.set_value(Name::PeekOffset)? as u32;
+        (held <= i32::MAX as u32).then_some(held)
+    }
+
+    /// Sets `SO_PEEK_OFF`.
+    pub fn set_peek_offset(&mut self, offset: u32) {
+        self.set(Name::PeekOffset, offset.into());
+    }
+
+    /// Switches `SO_PEEK_OFF` off, as connect(2) with AF_UNSPEC does (tcp_disconnect).
+    pub fn forget_peek_offset(&mut self) {
+        if self.set_value(Name::PeekOffset).is_some() {
+            self.set(Name::PeekOffset, NO_OFFSET);
+        }
     }
 
     /// Returns the value of an option in the form for replicas.
     pub fn told(&self, row: &Row) -> u32 {
         let value = match row.name {
-            _ if matches!(row.told, Told::Udp(So::Details | So::Errors | So::Times)) => {
+            Name::ReceiveErrors | Name::ReceiveErrorsV6 => {
+                let mut wishes = ErrorWishes::empty();
+                wishes.set(ErrorWishes::V4, self.is_on(Name::ReceiveErrors));
+                wishes.set(ErrorWishes::V6, self.is_on(Name::ReceiveErrorsV6));
+                wishes.bits().into()
+            }
+            _ if matches!(row.told, Told::Udp(So::Details | So::Times)) => {
                 let mut rows = TABLE.iter().filter(|other| other.told == row.told);
                 rows.any(|other| self.is_on(other.name)).into()
             }
@@ -629,6 +743,10 @@ impl Options {
                 let clamp = Some(self.value(Name::WindowClamp)).filter(|clamp| *clamp > 0);
                 let both = [self.set_value(Name::ReceiveBuffer), clamp].into_iter().flatten();
                 both.min().unwrap_or(UNSET_CLAMP)
+            }
+            // A clamp is kept by the size of the buffer.
+            Name::BufferLock if self.value(Name::WindowClamp) > 0 => {
+                self.value(Name::BufferLock) | RECEIVE_LOCK
             }
             name => self.value(name),
         };
@@ -663,5 +781,7 @@ impl TryFrom<Vec<(u8, u64)>> for Options {
     }
 }
 
+#[cfg(test)]
+mod page;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,37 @@ pub enum Form {
     NanosNew = 4,
 }
 
+/// What a socket's options hold if no option asks for a form, and the program asks for times all the same: by
+/// ioctl(2), or by an option that it has switched off since (SOCK_TIMESTAMP).
+pub const NO_FORM: u64 = 5;
+
+/// When the last datagram that a socket has received came: ioctl(2), `SIOCGSTAMP` (Linux's `sk_stamp`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stamp {
+    /// No datagram was received, or the options have asked for control messages.
+    #[default]
+    Never,
+    /// A datagram was received, and it is not known when it came.
+    Unknown,
+    /// A datagram came then.
+    At(TimeOfDay),
+}
+
+impl Stamp {
+    /// Returns the stamp after a datagram was received, where the options hold `times`
+    /// (sock_recv_cmsgs).
+    pub fn after(self, times: u64, came: Option<TimeOfDay>) -> Stamp {
+        match self {
+            _ if Form::held(times).is_some() => self,
+            Stamp::Never | Stamp::Unknown | Stamp::At(_) if times != 0 => {
+                came.map_or(Stamp::Unknown, Stamp::At)
+            }
+            Stamp::Never => Stamp::Unknown,
+            stamp => stamp,
+        }
+    }
+}
+
 /// linux/asm-generic/socket.h.
 const TIMESTAMP: i32 = 29;
 const TIMESTAMPNS: i32 = 35;
@@ -84,6 +115,18 @@ mod tests {
             u64::from_ne_bytes(*octets.last_chunk().expect("16 octets"))
         };
         assert_eq!(FORMS.map(below), [123_456, 123_456_789, 123_456, 123_456_789]);
+    }
+
+    #[test]
+    fn a_stamp_is_that_of_the_last_datagram_unless_control_messages_tell_it() {
+        let came = TimeOfDay::from_nanos(7);
+        let at = Stamp::At(came.expect("it is not 0"));
+        assert_eq!(Stamp::Never.after(0, None), Stamp::Unknown);
+        assert_eq!(at.after(0, None), at);
+        assert_eq!(Stamp::Never.after(NO_FORM, came), at);
+        assert_eq!(at.after(NO_FORM, None), Stamp::Unknown);
+        assert_eq!(Stamp::Never.after(Form::Nanos as u64, came), Stamp::Never);
+        assert_eq!(Form::held(NO_FORM), None);
     }
 
     #[test]

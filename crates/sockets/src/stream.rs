@@ -8,11 +8,13 @@ use core::sync::atomic::{Ordering, fence};
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
-    APP_FAST_OPEN, APP_RESET, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN,
-    REPLICA_FIN, REPLICA_RESET, REPLICA_UNSENT, REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
+    APP_AWAITS_ANSWER, APP_FAST_OPEN, APP_LINGERS, APP_RESET, APP_SHUT_RECEIVE, APP_SHUT_SEND,
+    REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET, REPLICA_UNSENT, REPLICA_UNSENT_FULL,
+    REPLICA_URGENT, Slot, SlotState,
 };
 use atoll_ipc::{Cause, Memory, Ready};
 
+use crate::copies::Copies;
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
@@ -30,6 +32,37 @@ pub struct Local {
     /// The offset up to which the last attempt to read found only octets that do not belong to the stream:
     /// see [`Stream::pass`].
     pub pass: Option<u64>,
+    /// The completions of sends with MSG_ZEROCOPY.
+    pub copies: Copies,
+    /// Whether shutdown(2) ended sending before there was a connection: send(2) fails, and no FIN says so.
+    pub shut_send: bool,
+    /// `SO_PEEK_OFF`: the octets behind the head at which the next MSG_PEEK begins.
+    pub peek: Option<u32>,
+}
+
+impl Local {
+    /// Notes that a call has peeked at `len` octets, behind which the next one begins.
+    pub(crate) fn has_peeked(&mut self, len: usize) {
+        self.peek = self.peek.map(|offset| peeked(offset, len));
+    }
+
+    /// Notes that a call has taken `len` octets.
+    #[inline]
+    pub(crate) fn has_taken(&mut self, len: usize) {
+        if let Some(offset) = &mut self.peek {
+            *offset = taken(*offset, len);
+        }
+    }
+}
+
+/// Returns an offset of `SO_PEEK_OFF` after a call has peeked at `len` octets (sk_peek_offset_fwd).
+pub(crate) fn peeked(offset: u32, len: usize) -> u32 {
+    offset.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)).min(i32::MAX as u32)
+}
+
+/// Returns an offset of `SO_PEEK_OFF` after a call has taken `len` octets (sk_peek_offset_bwd).
+pub(crate) fn taken(offset: u32, len: usize) -> u32 {
+    offset.saturating_sub(u32::try_from(len).unwrap_or(u32::MAX))
 }
 
 /// A view of one connection, for the length of one call.
@@ -117,7 +150,12 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// Asks for TCP Fast Open. Call before the command that opens the connection.
     pub fn ask_for_fast_open(&self) {
-        self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN);
+        self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN | APP_AWAITS_ANSWER);
+    }
+
+    /// Ends receiving: shutdown(2) came before the connection. Call before the command that opens it.
+    pub fn shut_receive_early(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() | APP_SHUT_RECEIVE);
     }
 
     /// Sets whether the close is to be a reset (`SO_LINGER` with a time of 0), even if another process closes
@@ -128,6 +166,17 @@ impl<'a, M: Memory> Stream<'a, M> {
         if wanted != flags {
             self.slot.set_app_flags(wanted);
         }
+    }
+
+    /// Notes that the process waits in close(2) until the FIN is acknowledged. Call before closing the slot.
+    pub fn set_lingers(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() | APP_LINGERS);
+    }
+
+    /// Asks the replica to say when it takes up the command to connect. The caller looks once more whether it
+    /// has, and sleeps.
+    pub fn set_awaits_answer(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() | APP_AWAITS_ANSWER);
     }
 
     /// Returns whether the replica has taken up the command to connect.
@@ -141,6 +190,12 @@ impl<'a, M: Memory> Stream<'a, M> {
             && self.slot.replica_flags() & REPLICA_FAST_OPEN != 0
             && self.slot.state() == SlotState::Connecting
             && self.slot.send_tail() == 0
+            && self.slot.app_flags() & APP_FAST_OPEN != 0
+    }
+
+    /// Lets the SYN leave, although it has waited for text in vain. The caller kicks the replica.
+    pub fn send_waiting_syn(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() & !APP_FAST_OPEN);
     }
 
     /// Returns whether the connection has ended.
@@ -194,7 +249,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
         let flags = self.flags();
         let shut = self.slot.app_flags();
-        let mut ready = Ready::default();
+        let mut ready = if local.copies.is_waiting() { Ready::ERR } else { Ready::default() };
         let mut low = u64::from(local.receive_low.max(1));
         if flags & REPLICA_URGENT != 0 {
             if self.urgent_octet().is_some() {
@@ -212,12 +267,16 @@ impl<'a, M: Memory> Stream<'a, M> {
             return ready.with_normal();
         }
         if self.slot.state() == SlotState::Connecting {
+            let is_shut = shut & APP_SHUT_RECEIVE != 0;
+            let ended = if is_shut { Ready::IN | Ready::RDHUP } else { Ready::empty() };
+            let over = if is_shut && local.shut_send { Ready::HUP } else { Ready::empty() };
             // tcp_poll: the program is to write, so that the SYN has data to carry.
-            return if self.waits_for_text() { Ready::WRITABLE } else { Ready::empty() };
+            let room = if self.waits_for_text() { Ready::WRITABLE } else { Ready::empty() };
+            return ready | (ended | over | room).with_normal();
         }
         if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
             ready |= Ready::IN | Ready::RDHUP;
-            if shut & APP_SHUT_SEND != 0 {
+            if shut & APP_SHUT_SEND != 0 || local.shut_send {
                 ready |= Ready::HUP;
             }
         } else {
@@ -226,7 +285,7 @@ impl<'a, M: Memory> Stream<'a, M> {
                 ready |= Ready::IN;
             }
         }
-        if shut & APP_SHUT_SEND != 0 {
+        if shut & APP_SHUT_SEND != 0 || local.shut_send {
             ready |= Ready::OUT; // send(2) will not block: it fails with EPIPE.
         } else {
             let queued = self.slot.send_tail().wrapping_sub(self.slot.acknowledged());
@@ -249,6 +308,14 @@ impl<'a, M: Memory> Stream<'a, M> {
     // On the fast path a call more, and its result once more, are felt.
     #[inline(always)]
     pub fn readable(&self, local: &mut Local) -> Result<Readable, Failure> {
+        self.readable_from(local, 0)
+    }
+
+    /// Returns the octets that a call finds which looks behind the first `skip` octets (`SO_PEEK_OFF`), or
+    /// why there are none.
+    // As `readable`.
+    #[inline(always)]
+    pub fn readable_from(&self, local: &mut Local, skip: u64) -> Result<Readable, Failure> {
         if !self.is_current() {
             if self.over == 0 {
                 return Err(Failure::WouldBlock);
@@ -262,8 +329,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         let len = self.slot.receive_tail().wrapping_sub(head);
         // A connection that has been ended since is found void when its octets have been copied.
         let is_void = flags & REPLICA_CLOSED != 0 && self.is_void();
-        if len != 0 && len <= self.layout.receive_bytes as u64 && !is_void {
-            let Some(readable) = self.octets_at(head, len) else {
+        if len > skip && len <= self.layout.receive_bytes as u64 && !is_void {
+            let Some(readable) = self.octets_at(head.wrapping_add(skip), len - skip) else {
                 return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
             };
             // After the tail: the mark is published before a tail beyond it.
@@ -337,7 +404,8 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// Returns why nothing can be sent any more: the pending error first, then EPIPE (send(2)).
     pub fn refusal(&self, local: &mut Local) -> Option<Errno> {
-        let is_shut = self.slot.app_flags() & APP_SHUT_SEND != 0;
+        let is_shut_early = local.shut_send && !self.is_connecting();
+        let is_shut = self.slot.app_flags() & APP_SHUT_SEND != 0 || is_shut_early;
         let is_over = self.is_closed() || is_shut;
         is_over.then(|| self.take_error(local).unwrap_or(Errno::EPIPE))
     }
@@ -457,9 +525,19 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.receive_tail().wrapping_sub(self.slot.receive_head()).min(self.layout.receive_bytes as u64)
     }
 
+    /// Returns whether the peer has sent all that it will send.
+    pub(crate) fn has_fin(&self) -> bool {
+        self.is_current() && self.flags() & REPLICA_FIN != 0
+    }
+
     /// Returns the number of octets that the peer has not acknowledged yet (`SIOCOUTQ`).
     pub fn unacknowledged(&self) -> u64 {
         self.slot.send_tail().saturating_sub(self.slot.acknowledged())
+    }
+
+    /// Returns whether the program sends nothing more, and the connection has not ended.
+    pub fn is_ending(&self) -> bool {
+        self.slot.app_flags() & APP_SHUT_SEND != 0 && !self.is_closed()
     }
 }
 

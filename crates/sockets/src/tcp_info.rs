@@ -69,9 +69,37 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
     octets
 }
 
+/// Returns the octets of `TCP_CC_INFO`: `struct tcp_bbr_info` (linux/inet_diag.h).
+pub fn bbr_info(info: &Info) -> [u8; 20] {
+    let words = [
+        info.bbr_bw as u32,
+        (info.bbr_bw >> 32) as u32,
+        info.bbr_min_rtt as u32,
+        info.bbr_pacing_gain as u32,
+        info.bbr_cwnd_gain as u32,
+    ];
+    let mut octets = [0; 20];
+    for (to, word) in octets.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = word.to_ne_bytes();
+    }
+    octets
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bbr_says_its_bandwidth_in_two_halves() {
+        let info = Info {
+            bbr_bw: 0x0000_0002_0000_0001,
+            bbr_min_rtt: 3,
+            bbr_pacing_gain: 4,
+            bbr_cwnd_gain: 5,
+            ..Info::default()
+        };
+        assert_eq!(bbr_info(&info), [1u32, 2, 3, 4, 5].map(u32::to_ne_bytes).concat()[..]);
+    }
 
     #[test]
     fn fields_are_where_linux_has_them() {

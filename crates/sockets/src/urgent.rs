@@ -46,8 +46,14 @@ impl<M: Memory> Stream<'_, M> {
     /// Returns whether the next octet to read is the urgent one: sockatmark(3), `SIOCATMARK`.
     #[inline]
     pub fn is_at_mark(&self, local: &Local) -> bool {
-        let head = self.slot().receive_head();
-        self.mark().is_some_and(|mark| mark == head.wrapping_add(self.passed(local, mark)))
+        self.is_mark_behind(local, 0)
+    }
+
+    /// Returns whether the octet behind the next `skip` octets is the urgent one.
+    #[inline]
+    pub(crate) fn is_mark_behind(&self, local: &Local, skip: u64) -> bool {
+        let from = self.slot().receive_head().wrapping_add(skip);
+        self.mark().is_some_and(|mark| mark == from.wrapping_add(self.passed(local, mark)))
     }
 
     /// Returns the offset of the urgent octet while it is there and `recv(MSG_OOB)` has not taken it:

@@ -65,6 +65,8 @@ pub mod code {
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// An administrator has forbidden the packet.
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 13;
+    /// The packet's precedence is below what the router takes: the last code (RFC 1812 §5.2.7.1).
+    pub const PRECEDENCE_CUTOFF: u8 = 15;
 }
 
 /// The packet that an ICMP error is about, as far as the error quotes it.
@@ -205,6 +207,8 @@ pub const ECHO_REQUEST: u8 = 8;
 pub(crate) const ECHO_REQUEST_V6: u8 = 128;
 /// The type of [`Message::TimeExceeded`].
 pub const TIME_EXCEEDED: u8 = 11;
+/// The type of the message that a router wants fewer packets (RFC 6633: not acted on).
+pub const SOURCE_QUENCH: u8 = 4;
 /// The type of the message that a packet of this stack is malformed.
 pub const PARAMETER_PROBLEM: u8 = 12;
 

@@ -852,6 +852,66 @@ static void send_file_moves_the_position(void)
     printf("%s\n", got);
 }
 
+static void *cancel_soon(void *thread)
+{
+    pause_ms(100);
+    pthread_cancel(*(pthread_t *)thread);
+    return NULL;
+}
+
+static int spliced_ends[2], spliced_pipe[2];
+static void *splice_for_ever(void *unused)
+{
+    splice(spliced_ends[1], NULL, spliced_pipe[1], NULL, 100, 0);
+    return unused;
+}
+
+static void *splice_to_the_connection_for_ever(void *unused)
+{
+    splice(spliced_pipe[0], NULL, spliced_ends[1], NULL, 100, 0);
+    return unused;
+}
+
+static void spliced(void)
+{
+    int *ends = spliced_ends, *pipes = spliced_pipe;
+    make_pair(ends);
+    MUST(pipe(pipes));
+    on_signal(SIGALRM, 0);
+    alarm_in_ms(100);
+    show("interrupted for octets", splice(ends[1], NULL, pipes[1], NULL, 100, 0));
+    alarm_in_ms(100);
+    show("interrupted for the pipe", splice(pipes[0], NULL, ends[1], NULL, 100, 0));
+    on_signal(SIGALRM, SA_RESTART);
+    for (int way = 0; way < 2; way++) {
+        alarm_in_ms(100);
+        int child = MUST(fork());
+        if (child == 0) {
+            pause_ms(300);
+            MUST(way ? write(pipes[1], "late", 4) : send(ends[0], "late", 4, 0));
+            _exit(0);
+        }
+        show("restarted", way ? splice(pipes[0], NULL, ends[1], NULL, 100, 0) : splice(ends[1], NULL, pipes[1], NULL, 100, 0));
+        MUST(waitpid(child, NULL, 0));
+        char text[8] = "";
+        show("read", way ? recv(ends[0], text, 4, MSG_WAITALL) : read(pipes[0], text, 4));
+        puts(text);
+    }
+    printf("signals: %d\n", (int)signals);
+    for (int way = 0; way < 2; way++) {
+        pthread_t thread, canceller;
+        void *result;
+        pthread_create(&thread, NULL, way ? splice_to_the_connection_for_ever : splice_for_ever, NULL);
+        pthread_create(&canceller, NULL, cancel_soon, &thread);
+        pthread_join(thread, &result);
+        pthread_join(canceller, NULL);
+        printf("cancelled: %d\n", result == PTHREAD_CANCELED);
+    }
+    MUST(send(ends[0], "goes on", 7, 0));
+    show("afterwards", syscall(SYS_splice, ends[1], NULL, pipes[1], NULL, 100, 0));
+    show("and back", syscall(SYS_splice, pipes[0], NULL, ends[1], NULL, 100, 0));
+}
+
 static void low_water_mark(void)
 {
     int ends[2], mark = 4;
@@ -1368,7 +1428,7 @@ static const struct {
     CASE(vectors_of_many_parts),
     CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
     CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),
-    CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(low_water_mark),
+    CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(spliced), CASE(low_water_mark),
     CASE(event_descriptors_beside_sockets), CASE(cancelled_while_blocked), CASE(cancelled_before_a_call),
     CASE(cancellation_switched_off), CASE(cancelled_at_any_time), CASE(cancelled_while_falling_asleep), CASE(one_of_many_is_cancelled),
     CASE(handlers_end_their_thread), CASE(calls_by_number), CASE(confined_by_a_filter),

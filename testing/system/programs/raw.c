@@ -132,6 +132,30 @@ static void waiting(void)
     show("select", raw(SYS_select, ends[0] + 1, &readable, NULL, NULL, &moment));
 }
 
+static void splices(void)
+{
+    int ends[2], pipes[2];
+    char text[16] = "";
+    struct iovec part = {text, 1};
+    make_pair(ends);
+    MUST(raw(SYS_pipe2, pipes, 0));
+    show("write", raw(SYS_write, ends[0], "octets", 6));
+    show("splice", raw(SYS_splice, ends[1], NULL, pipes[1], NULL, 100, SPLICE_F_MOVE));
+    show("splice", raw(SYS_splice, pipes[0], NULL, ends[1], NULL, 100, SPLICE_F_MORE | SPLICE_F_NONBLOCK));
+    show("splice", raw(SYS_splice, pipes[0], NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
+    show("tee", raw(SYS_tee, ends[1], pipes[1], 100, 0));
+    show("vmsplice", raw(SYS_vmsplice, ends[1], &part, 1, 0));
+    int file = MUST(raw(SYS_memfd_create, "file", 0));
+    MUST(raw(SYS_write, file, "0123456789", 10));
+    loff_t offset = 4;
+    show("sendfile", raw(SYS_sendfile, ends[1], file, &offset, 3));
+    show("offset", offset);
+    show("recvfrom", raw(SYS_recvfrom, ends[0], text, 9, MSG_WAITALL, NULL, NULL));
+    puts(text);
+    show("shutdown", raw(SYS_shutdown, ends[0], SHUT_WR));
+    show("splice", raw(SYS_splice, ends[1], NULL, pipes[1], NULL, 100, 0));
+}
+
 static void datagrams(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}, from;
@@ -617,7 +641,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
 #define CASE(name) {#name, name}
-    CASE(connections), CASE(waiting), CASE(datagrams), CASE(registers_are_kept), CASE(interrupted), CASE(restarted), CASE(handlers_jump),
+    CASE(connections), CASE(waiting), CASE(datagrams), CASE(splices), CASE(registers_are_kept), CASE(interrupted), CASE(restarted), CASE(handlers_jump),
     CASE(blocked_signals), CASE(calls_in_handlers), CASE(a_filter_that_traps), CASE(sigsys_ends_the_process),
     CASE(threads_of_the_c_library), CASE(threads_of_the_programs), CASE(children), CASE(registers_of_parents), CASE(executed), CASE(short_stacks), CASE(files_of_proc),
 };

@@ -173,6 +173,198 @@ def connection_to_itself_has_names():
     print("address:", client.getsockname()[0], "port differs:", client.getsockname()[1] != client.getpeername()[1])
 
 
+def state_number(sock):
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+
+
+def names(what, sock):
+    """Shows the state of a socket, and whether it has a peer and a port."""
+    print(what, "in state", state_number(sock))
+    attempt("getpeername", lambda: sock.getpeername()[0])
+    attempt("getsockname", lambda: (sock.getsockname()[0], sock.getsockname()[1] != 0))
+
+
+def await_state(sock, state):
+    deadline = time.monotonic() + 10
+    while state_number(sock) != state and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@case
+def names_in_every_state():
+    sock = socket.socket()
+    names("fresh", sock)
+    sock.bind((LOOPBACK, 0))
+    names("bound", sock)
+    sock.listen()
+    names("listening", sock)
+    sock.shutdown(socket.SHUT_WR)
+    names("shut for writing", sock)
+    sock.shutdown(socket.SHUT_RD)
+    names("shut for reading", sock)
+    client, accepted = pair()
+    names("connected", client)
+    client.shutdown(socket.SHUT_WR)
+    accepted.recv(1)
+    await_state(client, 5)
+    names("shut", accepted)
+    accepted.shutdown(socket.SHUT_WR)
+    client.recv(1)
+    await_state(accepted, 7)
+    for what, end in ("closed first", client), ("closed second", accepted):
+        names(what, end)
+        attempt("send", end.send, b"x")
+        attempt("recv", end.recv, 1)
+        attempt("shutdown", end.shutdown, socket.SHUT_RDWR)
+        attempt("connect", end.connect, (LOOPBACK, 1))
+        print("SO_ERROR:", end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), poll_of(end))
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex((LOOPBACK, unused_port()))
+    poll_of(sock, timeout=5000)
+    names("refused", sock)
+
+
+def who_was_reset():
+    client, accepted = pair()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()
+    poll_of(client, 0, timeout=5000)
+    return client
+
+
+def who_was_refused():
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex((LOOPBACK, unused_port()))
+    poll_of(sock, 0, timeout=5000)
+    return sock
+
+
+@case
+def the_first_call_that_asks_gets_the_error():
+    """Each call in the place of the first, after a reset and after a refusal."""
+    calls = {
+        "send": lambda sock: sock.send(b"x"),
+        "recv": lambda sock: sock.recv(1),
+        "SO_ERROR": lambda sock: sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR),
+        "getpeername": lambda sock: sock.getpeername(),
+        "shutdown": lambda sock: sock.shutdown(socket.SHUT_WR),
+        "connect": lambda sock: sock.connect((LOOPBACK, 1)),
+        "listen": lambda sock: sock.listen(),
+        "accept": lambda sock: sock.accept(),
+    }
+    signal.signal(signal.SIGPIPE, lambda *_: print("a signal"))
+    for what in who_was_reset, who_was_refused:
+        for first, second in itertools.permutations(calls, 2):
+            sock = what()
+            print(what.__name__, first, "and", second)
+            for name in first, second, "recv", "send", "SO_ERROR":
+                attempt(name, calls[name], sock)
+            sock.close()
+
+
+@case
+def a_backlog_lets_one_connection_more_wait():
+    """One client after the other, until one is not let in; it is later, when there is room."""
+    def fill_queue(server, clients):
+        """Connects until a client waits for half a second; how many got in."""
+        while True:
+            client = socket.socket()
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+            clients.append(client)
+            if not select.select([], [client], [], 0.5)[1]:
+                return len(clients) - 1
+
+    for backlog in 0, 1, 2, 7:
+        server, clients = listener(backlog), []
+        print("backlog", backlog, "lets in:", fill_queue(server, clients))
+        accepted = server.accept()[0]
+        print("the next one is in:", bool(select.select([], clients[-1:], [], 10)[1]))
+        print("one more:", fill_queue(server, clients))
+        server.listen(backlog + 2)
+        print("with two more:", bool(select.select([], clients[-1:], [], 10)[1]), fill_queue(server, clients))
+        server.listen(0)
+        clients.pop().close()
+        print("with less:", fill_queue(server, clients))
+        server.settimeout(0.1)
+        count = 0
+        try:
+            while server.accept():
+                count += 1
+        except TimeoutError:
+            print("waited:", count)
+        accepted.close()
+
+
+@case
+def shutdown_without_a_connection_stays():
+    for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM:
+        for how in socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR:
+            sock = socket.socket(socket.AF_INET, kind)
+            attempt("shutdown", sock.shutdown, how)
+            sock.bind((LOOPBACK, 0))
+            attempt("shutdown", sock.shutdown, how)
+            if kind == socket.SOCK_DGRAM:
+                attempt("sendto itself", sock.sendto, b"x", sock.getsockname())
+                attempt("connect", sock.connect, sock.getsockname())
+                attempt("send", sock.send, b"x")
+            sock.setblocking(False)
+            print("poll:", poll_of(sock, select.POLLOUT | select.POLLRDHUP))
+
+
+@case
+def a_socket_is_its_own_peer():
+    """Both sides open at once (RFC 9293, figure 7), and both close at once (figure 13)."""
+    poll = select.POLLIN | select.POLLOUT | select.POLLRDHUP
+    for family, bound, host in (
+        (socket.AF_INET, LOOPBACK, LOOPBACK), (socket.AF_INET, "0.0.0.0", LOOPBACK), (socket.AF_INET6, "::1", "::1"),
+    ):
+        sock = socket.socket(family)
+        sock.bind((bound, 0))
+        attempt("connect", sock.connect, (host, sock.getsockname()[1]))
+        print("its own peer:", sock.getsockname() == sock.getpeername(), poll_of(sock, poll))
+        attempt("send", sock.send, b"hello")
+        attempt("recv", sock.recv, 10)
+        writer = threading.Thread(target=sock.sendall, args=(bytes(3_000_000),))
+        writer.start()
+        count = 0
+        while count < 3_000_000:
+            count += len(sock.recv(1 << 20))
+        writer.join()
+        print("octets:", count, "state:", state_number(sock))
+        sock.send(b"last")
+        attempt("shutdown", sock.shutdown, socket.SHUT_WR)
+        attempt("recv", sock.recv, 10)
+        attempt("recv", sock.recv, 10)
+        attempt("send", sock.send, b"x")
+        print(poll_of(sock, poll), "state:", state_number(sock))
+        attempt("getpeername", lambda: sock.getpeername() is None)
+        sock.close()
+
+
+@case
+def a_socket_is_its_own_peer_without_blocking():
+    sock = socket.socket()
+    sock.bind((LOOPBACK, 0))
+    sock.setblocking(False)
+    print("connect_ex:", errno.errorcode.get(sock.connect_ex(sock.getsockname())))
+    print("poll:", poll_of(sock, timeout=10000))
+    print("connect_ex again:", sock.connect_ex(sock.getsockname()))
+    attempt("recv", sock.recv, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.send(b"unread")
+    other = sock.dup()
+    sock.close()
+    print("readable:", readable(other))
+    attempt("recv", other.recv, 10)
+    library = ctypes.CDLL(None)
+    print("disconnect:", library.connect(other.fileno(), struct.pack("=H26x", socket.AF_UNSPEC), 28))
+    attempt("recv", other.recv, 1)
+    attempt("recv", other.recv, 1)
+
+
 @case
 def connect_binds_the_wildcard():
     server = listener()
@@ -425,6 +617,90 @@ def bind_after_a_refusal():
         attempt("bind", refused.bind, ("127.0.0.1", 0))
         print("has a port:", refused.getsockname()[1] != 0)
         attempt("bind", refused.bind, ("127.0.0.1", 0))
+
+
+@case
+def a_listener_that_was_shut_down_is_a_fresh_socket():
+    for port in None, 0, 7201:
+        it = socket.socket()
+        it.setblocking(False)
+        if port is not None:
+            it.bind(("127.0.0.1", port))
+        it.listen(8)
+        name = it.getsockname()
+        attempt("shutdown", it.shutdown, socket.SHUT_RD)
+        print("shows its port:", it.getsockname() == name)
+        attempt("accept", it.accept)
+        attempt("listens", it.getsockopt, socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        attempt("disconnect", disconnect, it)
+        attempt("shutdown", it.shutdown, socket.SHUT_RDWR)
+        attempt("recv", it.recv, 1)
+        attempt("disconnect", disconnect, it)
+        attempt("recv", it.recv, 1)
+        attempt("bind", it.bind, ("127.0.0.1", 0))
+        attempt("listen", it.listen)
+        other = socket.socket()
+        attempt("connect", other.connect, it.getsockname())
+
+
+@case
+def bind_once_more_after_a_connection():
+    for named in False, True:
+        server = listener()
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        client.bind(("127.0.0.1", 7202 if named else 0))
+        client.connect(server.getsockname())
+        accepted = server.accept()[0]
+        attempt("bind", client.bind, ("127.0.0.1", 0))
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        attempt("recv", client.recv, 1)
+        attempt("bind", client.bind, ("127.0.0.1", 0))
+        attempt("bind", client.bind, ("127.0.0.1", 0))
+        attempt("listen", client.listen)
+        attempt("recv", client.recv, 1)
+        attempt("connect", client.connect, server.getsockname())
+        attempt("disconnect", disconnect, client)
+        print("has a port:", client.getsockname()[1] != 0)
+        attempt("connect", client.connect, server.getsockname())
+        attempt("send", client.send, b"x")
+        attempt("recv", server.accept()[0].recv, 1)
+
+
+@case
+def what_is_shut_before_a_connection_stays_shut():
+    server = listener()
+    for how in socket.SHUT_RD, socket.SHUT_WR:
+        client = socket.socket()
+        attempt("shutdown", client.shutdown, how)
+        attempt("connect", client.connect, server.getsockname())
+        accepted = server.accept()[0]
+        attempt("send", client.send, b"x")
+        attempt("recv", client.recv, 1, socket.MSG_DONTWAIT)
+        accepted.send(b"y")
+        accepted.setblocking(False)
+        # What is shut for reading is always ready.
+        wait_until_received(client)
+        attempt("recv", client.recv, 1)
+        client.close()
+
+
+@case
+def shutdown_of_a_listener_resets_what_waits_at_once():
+    for close in False, True:
+        server = listener()
+        client = socket.socket()
+        client.connect(server.getsockname())
+        select.select([server], [], [], 20)
+        began = time.monotonic()
+        if close:
+            server.close()
+        else:
+            server.shutdown(socket.SHUT_RD)
+        select.select([client], [], [], 20)
+        print("at once:", time.monotonic() - began < 0.15)
+        attempt("recv", client.recv, 1)
 
 
 @case
@@ -799,6 +1075,628 @@ def read_and_write():
     attempt("write nothing", os.write, accepted.fileno(), b"")
     attempt("lseek", os.lseek, accepted.fileno(), 0, os.SEEK_CUR)
     attempt("pread", os.pread, accepted.fileno(), 1, 0)
+
+
+# --- between sockets, pipes and files
+
+def a_pipe(waits=True):
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, waits)
+    return ends
+
+
+def call(name, *arguments):
+    """Calls a function of the C library for which Python has none, or with arguments that Python does not pass."""
+    result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
+    return result if result >= 0 else errno.errorcode[ctypes.get_errno()]
+
+
+@case
+def splice_moves_octets():
+    for waits in True, False:
+        (client, accepted), (out, into) = pair(), a_pipe(waits)
+        client.send(b"one two")
+        readable(accepted)
+        print("from the connection:", os.splice(accepted.fileno(), into, 3))
+        print("the rest:", os.splice(accepted.fileno(), into, 1 << 30))
+        print("to the connection:", os.splice(out, accepted.fileno(), 4), os.splice(out, accepted.fileno(), 100))
+        print("received:", client.recv(7, socket.MSG_WAITALL))
+        client.close()
+        readable(accepted)
+        print("at the end:", os.splice(accepted.fileno(), into, 100))
+        os.close(into)
+        print("a pipe that nobody writes to:", os.splice(out, accepted.fileno(), 100))
+
+
+@case
+def splice_does_not_wait():
+    (client, accepted), (out, into) = pair(), a_pipe()
+    os.set_blocking(into, False)
+    fill = lambda: os.write(into, bytes(1 << 20))
+    for how, flags, waits, socket_waits in ("the call", 2, True, True), ("the pipe", 0, False, True), ("both", 0, False, False):
+        client.setblocking(socket_waits)
+        os.set_blocking(out, waits)
+        attempt(f"{how}: an empty pipe", lambda: os.splice(out, client.fileno(), 10, flags=flags))
+        filled = fill()
+        os.set_blocking(into, waits)
+        attempt(f"{how}: a full pipe", lambda: os.splice(client.fileno(), into, 10, flags=flags))
+        accepted.send(b"x")
+        readable(client)
+        attempt(f"{how}: a full pipe, and octets", lambda: os.splice(client.fileno(), into, 10, flags=flags))
+        print("still there:", client.recv(10), len(os.read(out, filled)) == filled)
+        os.set_blocking(into, False)
+    attempt("a connection without octets", lambda: os.splice(client.fileno(), into, 10))
+    os.set_blocking(into, True)
+    attempt("and a pipe that waits", lambda: os.splice(client.fileno(), into, 10))
+
+
+@case
+def splice_loses_nothing():
+    """Both connections are full again and again, and so is the pipe."""
+    for waits in True, False:
+        (first, entry), (way_out, last), (out, into) = pair(), pair(), a_pipe(waits)
+        octets = os.urandom(3_000_000)
+        sender = threading.Thread(target=lambda: (first.sendall(octets), first.shutdown(socket.SHUT_WR)))
+        sender.start()
+        received = bytearray()
+
+        def receive():
+            while text := last.recv(10_000):
+                received.extend(text)
+                if len(received) % 7 == 0:
+                    time.sleep(0.001)
+
+        receiver = threading.Thread(target=receive)
+        receiver.start()
+        entry.setblocking(waits)
+        way_out.setblocking(waits)
+        held, ended = 0, False
+        sizes = itertools.cycle([1, 4096, 70_000, 1 << 30, 5000])
+        while not ended or held:
+            if not ended and held < 4096:
+                try:
+                    now = os.splice(entry.fileno(), into, next(sizes), flags=3)
+                    ended, held = now == 0, held + now
+                except BlockingIOError:
+                    select.select([entry], [], [], 5)
+            if held:
+                try:
+                    held -= os.splice(out, way_out.fileno(), min(held, next(sizes)), flags=7)
+                except BlockingIOError:
+                    select.select([], [way_out], [], 5)
+        way_out.close()
+        sender.join()
+        receiver.join()
+        print("equal:", received == octets, "left in the pipe:", unread_in(out))
+
+
+def unread_in(fd):
+    answer = array.array("i", [-1])
+    fcntl.ioctl(fd, termios.FIONREAD, answer)
+    return answer[0]
+
+
+@case
+def splice_that_cannot_go_on_leaves_the_pipe():
+    (client, accepted), (out, into) = pair(), a_pipe()
+    client.setblocking(False)
+    sent = 0
+    os.write(into, bytes(1000))
+    while True:
+        try:
+            sent += os.splice(out, client.fileno(), 1000)
+            os.write(into, bytes(1000 - unread_in(out)))
+        except BlockingIOError:
+            break
+    print("left:", unread_in(out) > 0)
+    total = sent
+    while total:
+        total -= len(accepted.recv(total))
+    before = unread_in(out)
+    select.select([], [client], [], 5)
+    print("sent when there is room:", os.splice(out, client.fileno(), 1000) == before, unread_in(out))
+    client.shutdown(socket.SHUT_WR)
+    os.write(into, b"more")
+    attempt("after shutdown", os.splice, out, client.fileno(), 10)
+    print("left:", unread_in(out))
+
+
+@case
+def splice_that_fails():
+    (client, accepted), (out, into), server, fresh = pair(), a_pipe(), listener(), socket.socket()
+    file = tempfile.TemporaryFile()
+    os.write(into, bytes(100))
+    fd = client.fileno()
+    for what, arguments in {
+        "to a new socket": (out, fresh.fileno(), 10), "to a listener": (out, server.fileno(), 10),
+        "from a new socket": (fresh.fileno(), into, 10), "from a listener": (server.fileno(), into, 10),
+        "between sockets": (fd, accepted.fileno(), 10), "to a file": (fd, file.fileno(), 10),
+        "from a file": (file.fileno(), fd, 10),
+        "offset from a socket": (fd, into, 10, 0), "offset to a socket": (out, fd, 10, None, 0),
+        "offset from a pipe": (out, fd, 10, 0), "offset to a pipe": (fd, into, 10, None, 0),
+        "from the wrong end": (into, fd, 10), "to the wrong end": (fd, out, 10),
+        "unknown flags": (out, fd, 10, None, None, 16), "nothing": (out, fd, 0, None, None, 16),
+        "from no descriptor": (999, fd, 10), "to no descriptor": (fd, 999, 10), "nothing from there": (999, fd, 0),
+        "huge": (out, fd, 1 << 62),
+    }.items():
+        attempt(what, os.splice, *arguments)
+    epoll = select.epoll()
+    os.write(into, b"octets")
+    attempt("to an epoll instance", os.splice, out, epoll.fileno(), 10)
+    print("tee:", call("tee", fd, into, 10, 0), call("tee", out, fd, 10, 0))
+    octets = ctypes.create_string_buffer(10)
+    part = struct.pack("PN", ctypes.addressof(octets), 10)
+    print("vmsplice:", call("vmsplice", fd, part, 1, 0))
+    offset = ctypes.c_void_p(8)
+    print("an offset from nowhere:", call("splice", fd, offset, into, None, 10, 0), call("splice", out, None, fd, offset, 10, 0))
+    attempt("copy_file_range", os.copy_file_range, file.fileno(), fd, 10)
+
+
+@case
+def splice_and_ends_of_connections():
+    signal.signal(signal.SIGPIPE, lambda *_: print("SIGPIPE"))
+    (client, accepted), (out, into) = pair(), a_pipe()
+    accepted.send(b"text")
+    readable(client)
+    client.shutdown(socket.SHUT_RD)
+    attempt("received before shutdown", os.splice, client.fileno(), into, 100)
+    attempt("after shutdown", os.splice, client.fileno(), into, 100)
+    client.shutdown(socket.SHUT_WR)
+    attempt("sent after shutdown", os.splice, out, client.fileno(), 100)
+    os.close(out)
+    accepted.send(b"more")
+    attempt("a pipe that nobody reads", os.splice, accepted.fileno(), into, 100)
+    (client, accepted), (out, into) = pair(), a_pipe()
+    accepted.send(b"unread")
+    readable(client)
+    client.close()
+    readable(accepted)
+    attempt("reset", os.splice, accepted.fileno(), into, 100)
+    attempt("again", os.splice, accepted.fileno(), into, 100)
+    os.write(into, b"x")
+    attempt("sent", os.splice, out, accepted.fileno(), 100)
+    print("left:", unread_in(out))
+
+
+@case
+def splice_times_out():
+    (client, accepted), (out, into) = pair(), a_pipe()
+    moment = struct.pack("ll", 0, 100_000)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, moment)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, moment)
+    attempt("received", os.splice, client.fileno(), into, 10)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    sent = 0
+    try:
+        while True:
+            os.write(into, bytes(4096))
+            sent += os.splice(out, client.fileno(), 4096)
+    except BlockingIOError:
+        print("sent until there was no room:", sent > 0)
+
+
+@case
+def splice_waits():
+    (client, accepted), (out, into) = pair(), a_pipe()
+
+    def later(*calls):
+        threads = [threading.Timer(0.1 * (at + 1), one) for at, one in enumerate(calls)]
+        [thread.start() for thread in threads]
+        return threads
+
+    def done(threads):
+        [thread.join() for thread in threads]
+
+    threads = later(lambda: accepted.send(b"late"))
+    print("for octets:", os.splice(client.fileno(), into, 100), os.read(out, 100))
+    done(threads)
+    threads = later(lambda: os.write(into, b"later"))
+    print("for the pipe:", os.splice(out, client.fileno(), 100), accepted.recv(5, socket.MSG_WAITALL))
+    done(threads)
+    os.write(into, bytes(65536))
+    accepted.send(b"waits")
+    threads = later(lambda: os.read(out, 65536))
+    print("for room in the pipe:", os.splice(client.fileno(), into, 100), os.read(out, 100))
+    done(threads)
+    threads = later(lambda: accepted.shutdown(socket.SHUT_WR))
+    print("for the end:", os.splice(client.fileno(), into, 100))
+    done(threads)
+    threads = later(lambda: os.close(into))
+    print("for the last writer:", os.splice(out, client.fileno(), 100))
+    done(threads)
+
+
+@case
+def splice_stops_at_an_urgent_octet():
+    for waits in True, False:
+        (client, accepted), (out, into) = pair(), a_pipe()
+        client.send(b"ab")
+        client.send(b"!", socket.MSG_OOB)
+        client.send(b"cd")
+        wait_until_sent(client)
+        accepted.setblocking(waits)
+        attempt("before it", os.splice, accepted.fileno(), into, 100)
+        attempt("at it", os.splice, accepted.fileno(), into, 100)
+        print("behind it:", accepted.recv(10))
+
+
+def wait_until_sent(sock):
+    answer = array.array("i", [1])
+    while answer[0]:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, answer)
+        time.sleep(0.01)
+
+
+def wait_until_received(sock):
+    answer, began = array.array("i", [0]), time.monotonic()
+    while not answer[0] and time.monotonic() - began < 20:
+        fcntl.ioctl(sock.fileno(), termios.FIONREAD, answer)
+        time.sleep(0.01)
+
+
+@case
+def splice_of_datagrams():
+    (out, into), peers = a_pipe(), [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    one, other = peers
+    attempt("from a new one without blocking", lambda: (one.setblocking(False), os.splice(one.fileno(), into, 10)))
+    one.bind((LOOPBACK, 0))
+    attempt("nothing there", os.splice, one.fileno(), into, 10)
+    os.write(into, b"a datagram and more")
+    attempt("without a receiver", os.splice, out, other.fileno(), 10)
+    other.connect(one.getsockname())
+    print("sent:", os.splice(out, other.fileno(), 10), unread_in(out))
+    readable(one)
+    print("received:", os.splice(one.fileno(), into, 100), os.read(out, 100))
+    other.send(b"cut off")
+    other.send(b"next")
+    readable(one)
+    time.sleep(0.1)
+    print("in part:", os.splice(one.fileno(), into, 3), os.splice(one.fileno(), into, 100), os.read(out, 100))
+    other.send(b"waits")
+    one.setblocking(True)
+    print("waits:", os.splice(one.fileno(), into, 100))
+    os.set_blocking(out, False)
+    print("both without blocking:", os.splice(out, other.fileno(), 100), one.recv(100))
+    attempt("an empty pipe", os.splice, out, other.fileno(), 100)
+
+
+@case
+def send_file_in_all_forms():
+    (client, accepted), (out, into), server, fresh = pair(), a_pipe(), listener(), socket.socket()
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryDirectory() as folder:
+        octets = os.urandom(200_000)
+        file.write(octets)
+        file.flush()
+        fd, write_only = client.fileno(), os.open(f"{folder}/file", os.O_WRONLY | os.O_CREAT)
+        os.write(into, b"some")
+        for what, arguments in {
+            "from a pipe": (fd, out, None, 10), "from a pipe at an offset": (fd, out, 0, 10),
+            "from a socket": (fd, accepted.fileno(), None, 10), "from a socket at an offset": (fd, accepted.fileno(), 0, 10),
+            "from a folder": (fd, os.open(folder, os.O_RDONLY), 0, 10), "from what cannot be read": (fd, write_only, 0, 10),
+            "nothing": (fd, file.fileno(), 0, 0), "from before the start": (fd, file.fileno(), -1, 5),
+            "from the end": (fd, file.fileno(), 200_000, 5), "beyond all offsets": (fd, file.fileno(), (1 << 63) - 1, 5),
+            "to a new socket": (fresh.fileno(), file.fileno(), 0, 5), "to a listener": (server.fileno(), file.fileno(), 0, 5),
+            "nothing to a new socket": (fresh.fileno(), file.fileno(), 0, 0),
+            "the end to a new socket": (fresh.fileno(), file.fileno(), 200_000, 5),
+            "from no descriptor": (fd, 999, 0, 5), "to no descriptor": (999, file.fileno(), 0, 5),
+        }.items():
+            attempt(what, os.sendfile, *arguments)
+        os.lseek(file.fileno(), 199_990, os.SEEK_SET)
+        print("huge:", os.sendfile(fd, file.fileno(), None, (1 << 63) - 1 - 199_990), os.lseek(file.fileno(), 0, os.SEEK_CUR))
+        print("received:", accepted.recv(10, socket.MSG_WAITALL) == octets[-10:])
+        accepted.send(b"to a pipe")
+        readable(client)
+        os.read(out, 4)
+        print("from a socket to a pipe:", os.sendfile(into, fd, None, 100), os.read(out, 100))
+        attempt("from a socket at an offset to a pipe", os.sendfile, into, fd, 0, 100)
+        client.setblocking(False)
+        offset = 0
+        while True:
+            try:
+                offset += os.sendfile(fd, file.fileno(), offset % 200_000, 150_000)
+            except BlockingIOError:
+                break
+        client.close()
+        received = receive_all(accepted)
+        print("until there is no room:", len(received) == offset, received[:100_000] == octets[:100_000])
+
+
+@case
+def send_file_as_a_datagram():
+    one, other = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    one.bind((LOOPBACK, 0))
+    one.settimeout(5)
+    with tempfile.TemporaryFile() as file:
+        file.write(os.urandom(100_000))
+        file.flush()
+        attempt("without a receiver", os.sendfile, other.fileno(), file.fileno(), 0, 10)
+        other.connect(one.getsockname())
+        for len_ in 1000, 65507:
+            attempt("sent", os.sendfile, other.fileno(), file.fileno(), 0, len_)
+            print("received:", len(one.recv(100_000)))
+        attempt("too long", os.sendfile, other.fileno(), file.fileno(), 0, 65508)
+        os.lseek(file.fileno(), 10, os.SEEK_SET)
+        attempt("far too long", os.sendfile, other.fileno(), file.fileno(), None, 1 << 40)
+        print("position:", os.lseek(file.fileno(), 0, os.SEEK_CUR))
+        attempt("the last octets", os.sendfile, other.fileno(), file.fileno(), 99_990, 1 << 40)
+        print("received:", len(one.recv(100_000)))
+        attempt("from the end", os.sendfile, other.fileno(), file.fileno(), 100_000, 10)
+        one.settimeout(0.1)
+        attempt("received", one.recv, 10)
+
+
+# --- completions of sends that need no copy
+
+SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
+
+
+def completion(sock, octets=100, control=512):
+    """What one read of the error queue says: its range, errno, origin, code, address and flags."""
+    try:
+        text, messages, flags, address = sock.recvmsg(octets, control, socket.MSG_ERRQUEUE)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    shown = [(level, kind, len(data), struct.unpack("=I4BII", data[:16]), any(data[16:])) for level, kind, data in messages]
+    return text, shown, flags & (socket.MSG_CTRUNC | socket.MSG_ERRQUEUE), address
+
+
+def settled(sock, seconds=5):
+    """Waits until a completion is there."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return bool(poll.poll(seconds * 1000))
+
+
+@case
+def completions_of_a_connection():
+    client, accepted = pair()
+    attempt("without the option", client.send, b"x" * 10, MSG_ZEROCOPY)
+    print(completion(client), poll_of(client))
+    for value in 2, -1, 1:
+        attempt(f"set {value}", client.setsockopt, socket.SOL_SOCKET, SO_ZEROCOPY, value)
+        print("is", client.getsockopt(socket.SOL_SOCKET, SO_ZEROCOPY))
+    attempt("without the flag", client.send, b"x" * 10)
+    attempt("nothing", client.send, b"", MSG_ZEROCOPY)
+    print(completion(client))
+    attempt("sent", client.send, b"y" * 80, MSG_ZEROCOPY)
+    print("received:", len(accepted.recv(100, socket.MSG_WAITALL)), settled(client))
+    print(poll_of(client), client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    attempt("another", client.send, b"z")
+    print(completion(client), completion(client), poll_of(client))
+    for _ in range(3):
+        client.send(b"in a row", MSG_ZEROCOPY)
+    accepted.recv(25, socket.MSG_WAITALL)
+    time.sleep(0.1)
+    print(completion(client), completion(client))
+    for control in 0, 40:
+        client.send(b"cut off", MSG_ZEROCOPY)
+        accepted.recv(7, socket.MSG_WAITALL)
+        settled(client)
+        print(completion(client, control=control))
+    client.sendmsg([b"a vector", b" of parts"], [], MSG_ZEROCOPY)
+    accepted.recv(17, socket.MSG_WAITALL)
+    settled(client)
+    client.setblocking(False)
+    attempt("received", client.recv, 10)
+    accepted.close()
+    time.sleep(0.2)
+    print(poll_of(client), completion(client), poll_of(client))
+    client.shutdown(socket.SHUT_WR)
+    attempt("after shutdown", client.send, b"x", MSG_ZEROCOPY | socket.MSG_NOSIGNAL)
+    print(completion(client))
+
+
+@case
+def completions_of_what_does_not_fit():
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    client.setblocking(False)
+    sent, calls = 0, 0
+    try:
+        while True:
+            sent += client.send(bytes(65536), MSG_ZEROCOPY)
+            calls += 1
+    except BlockingIOError:
+        pass
+    while sent:
+        sent -= len(accepted.recv(1 << 20))
+    time.sleep(0.1)
+    _, messages, _, _ = client.recvmsg(0, 512, socket.MSG_ERRQUEUE)
+    print("each is complete:", struct.unpack("=8xII", messages[0][2][:16]) == (0, calls - 1), completion(client))
+
+
+@case
+def completions_wake():
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    epoll = select.epoll()
+    epoll.register(client, select.EPOLLET)
+    print("before:", epoll.poll(0))
+    client.send(b"octets", MSG_ZEROCOPY)
+    accepted.recv(6)
+    print("edge:", [event for _, event in epoll.poll(5)], epoll.poll(0.05))
+    print(completion(client))
+    thread = threading.Timer(0.1, lambda: (client.send(b"later", MSG_ZEROCOPY), accepted.recv(5)))
+    thread.start()
+    print("a sleeper:", settled(client), completion(client))
+    thread.join()
+
+
+@case
+def completions_of_others():
+    server = listener()
+    server.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    client = socket.create_connection(server.getsockname())
+    print("accepted:", server.accept()[0].getsockopt(socket.SOL_SOCKET, SO_ZEROCOPY))
+    fresh = socket.socket()
+    fresh.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    attempt("new", fresh.send, b"x", MSG_ZEROCOPY | socket.MSG_NOSIGNAL)
+    print(completion(fresh))
+    for family, address in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
+        one, other = [socket.socket(family, socket.SOCK_DGRAM) for _ in range(2)]
+        one.bind((address, 0))
+        other.connect(one.getsockname())
+        attempt("datagram without the option", other.send, b"x", MSG_ZEROCOPY)
+        one.recv(10)
+        print(completion(other))
+        other.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+        for text in b"one", b"two", b"":
+            attempt("datagram", other.send, text, MSG_ZEROCOPY)
+            one.recv(10)
+        time.sleep(0.1)
+        print(poll_of(other), completion(other), completion(other), poll_of(other))
+        server = socket.socket(family)
+        server.bind((address, 0))
+        server.listen()
+        client = socket.create_connection(server.getsockname()[:2])
+        client.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+        client.send(b"x", MSG_ZEROCOPY)
+        server.accept()[0].recv(1)
+        settled(client)
+        print(completion(client))
+
+
+# --- what is queued
+
+def queues(sock):
+    """SIOCINQ, SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK."""
+    answers = []
+    for request in 0x541B, 0x5411, 0x894B, 0x8905:
+        answer = array.array("i", [-1])
+        try:
+            fcntl.ioctl(sock.fileno(), request, answer)
+            answers.append(answer[0])
+        except OSError as error:
+            answers.append(errno.errorcode[error.errno])
+    return answers
+
+
+@case
+def queues_in_every_state():
+    fresh, server = socket.socket(), listener()
+    print("new:", queues(fresh), "listens:", queues(server))
+    fresh.bind((LOOPBACK, 0))
+    print("bound:", queues(fresh))
+    client, accepted = pair()
+    print("open:", queues(client))
+    client.send(b"12345")
+    wait_until_sent(client)
+    print("unread:", queues(accepted), queues(client))
+    client.shutdown(socket.SHUT_WR)
+    time.sleep(0.2)
+    print("behind it the end:", queues(accepted), queues(client))
+    for len_ in 2, 3, 1:
+        print("read:", len(accepted.recv(len_)), queues(accepted))
+    accepted.shutdown(socket.SHUT_WR)
+    time.sleep(0.2)
+    print("both have ended:", queues(accepted), queues(client))
+    client, accepted = pair()
+    client.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            sent += client.send(bytes(65536))
+    except BlockingIOError:
+        time.sleep(0.5)
+    (_, unacknowledged, unsent, _), (waiting, *_) = queues(client), queues(accepted)
+    print("full:", waiting > 0, unacknowledged == sent - waiting, 0 < unsent <= unacknowledged)
+    client.shutdown(socket.SHUT_WR)
+    _, more, unsent_now, _ = queues(client)
+    print("a FIN is one:", more - unacknowledged, unsent_now - unsent)
+    one, other = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    print("datagrams:", queues(one))
+    one.bind((LOOPBACK, 0))
+    other.connect(one.getsockname())
+    for text in b"abc", b"defgh", b"":
+        other.send(text)
+    readable(one)
+    time.sleep(0.1)
+    print("the next:", queues(one), one.recv(10), queues(one), one.recv(10), queues(one), queues(other))
+
+
+@case
+def queue_beside_what_is_received():
+    server = listener()
+    for value in 2, -1, 1:
+        attempt(f"set {value}", server.setsockopt, socket.IPPROTO_TCP, 36, value)
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
+    print("accepted:", accepted.getsockopt(socket.IPPROTO_TCP, 36), client.getsockopt(socket.IPPROTO_TCP, 36))
+
+    def receive(octets, flags=0, control=100):
+        try:
+            text, messages, flags, _ = accepted.recvmsg(octets, control, flags)
+            return text, [(level, kind, struct.unpack("i", data[:4])) for level, kind, data in messages], flags
+        except OSError as error:
+            return errno.errorcode[error.errno]
+
+    client.send(b"0123456789")
+    wait_until_sent(client)
+    print(receive(3), receive(3, socket.MSG_PEEK), receive(3), receive(4), receive(1, socket.MSG_DONTWAIT))
+    client.send(b"01234")
+    client.shutdown(socket.SHUT_WR)
+    time.sleep(0.2)
+    print("with the end:", receive(3), receive(2), receive(2), receive(2))
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
+    client.send(b"abc")
+    client.send(b"!", socket.MSG_OOB)
+    client.send(b"def")
+    wait_until_sent(client)
+    print("around an urgent octet:", receive(2), receive(10), receive(1))
+    print(receive(1, socket.MSG_OOB), receive(10))
+    accepted.setsockopt(socket.IPPROTO_TCP, 36, 0)
+    client.send(b"without")
+    readable(accepted)
+    print(receive(10))
+    attempt("datagrams", socket.socket(socket.AF_INET, socket.SOCK_DGRAM).setsockopt, socket.IPPROTO_TCP, 36, 1)
+
+
+@case
+def datagrams_corked():
+    one, other, third = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+    one.bind((LOOPBACK, 0))
+    one.settimeout(0.2)
+    cork = lambda sock, value: sock.setsockopt(17, 1, value)
+    for name, sock in ("connected", other), ("named", third):
+        if sock is other:
+            sock.connect(one.getsockname())
+        send = sock.send if sock is other else lambda text, flags=0: sock.sendto(text, flags, one.getsockname())
+        attempt("set", cork, sock, 5)
+        attempt("get", sock.getsockopt, 17, 1)
+        attempt("without a receiver", sock.send, b"x") if sock is third else None
+        print(name, send(b"ab"), send(b"cd"), poll_of(sock))
+        attempt("held", one.recv, 10)
+        attempt("off", cork, sock, 0)
+        attempt("received", one.recv, 10)
+        attempt("off again", cork, sock, 0)
+        attempt("once", one.recv, 10)
+        cork(sock, 1)
+        send(b"also with more", socket.MSG_MORE)
+        cork(sock, 0)
+        attempt("received", one.recv, 100)
+        cork(sock, 1)
+        send(bytes(60_000))
+        attempt("too long", send, bytes(6000))
+        cork(sock, 0)
+        attempt("received", one.recv, 70_000)
+        cork(sock, 1)
+        send(b"")
+        cork(sock, 0)
+        attempt("received nothing", one.recv, 10)
+        send(b"at once")
+        attempt("received", one.recv, 10)
+    cork(third, 1)
+    third.sendto(b"one", one.getsockname())
+    attempt("for another", third.sendto, b" two", (LOOPBACK, unused_port()))
+    cork(third, 0)
+    attempt("received", one.recv, 10)
+    cork(third, 1)
+    third.sendto(b"never sent", one.getsockname())
+    third.close()
+    attempt("closed", one.recv, 10)
+    attempt("a connection", cork, socket.socket(), 1)
 
 
 # --- urgent octets
@@ -1336,6 +2234,174 @@ def who_closes_first_does_not_linger():
     attempt("client receives", client.recv, 100)
 
 
+def lingering(seconds, blocking=True):
+    """A connection that waits in close(2), and whose peer reads nothing: its octets, and both ends."""
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
+    sent = fill(client)
+    client.setblocking(blocking)
+    return sent, client, accepted
+
+
+def fill(sock):
+    """Sends until nothing more is taken, also a moment later; how many octets."""
+    sock.setblocking(False)
+    sent, last = 0, time.monotonic()
+    while time.monotonic() < last + 0.2:
+        try:
+            sent, last = sent + sock.send(bytes(65536)), time.monotonic()
+        except BlockingIOError:
+            time.sleep(0.01)
+    return sent
+
+
+def arrives(sock, sent):
+    """Says how a connection ends, and whether all that was sent has come before."""
+    count = 0
+    while True:
+        try:
+            octets = sock.recv(1 << 20)
+        except OSError as error:
+            return errno.errorcode[error.errno]
+        if not octets:
+            return "all of it" if count == sent else "not all of it"
+        count += len(octets)
+
+
+def waits(least, function, *arguments):
+    """Says whether a call takes `least` seconds, and far less than a minute."""
+    begun = time.monotonic()
+    function(*arguments)
+    return least - 0.1 <= time.monotonic() - begun < 30
+
+
+def waits_until_all_is_read(function, accepted, sent):
+    """Says whether a call waits until the peer has read everything, half a second later."""
+    got = []
+    reader = threading.Timer(0.5, lambda: got.append(arrives(accepted, sent)))
+    reader.start()
+    answer = waits(0.5, function)
+    reader.join()
+    return answer, got
+
+
+@case
+def close_lingers_until_the_time_is_over():
+    for blocking in True, False:
+        sent, client, accepted = lingering(1, blocking)
+        print("close waits:", waits(1, client.close))
+        print("the peer gets", arrives(accepted, sent))
+    sent, client, accepted = lingering(1)
+    client.shutdown(socket.SHUT_WR)
+    print("after shutdown close waits:", waits(1, client.close))
+    print("the peer gets", arrives(accepted, sent))
+
+
+@case
+def close_lingers_until_everything_is_acknowledged():
+    sent, client, accepted = lingering(300)
+    print("close waits:", waits_until_all_is_read(client.close, accepted, sent))
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 300))
+    client.send(b"text")
+    print("nothing to wait for:", waits(0, client.close), accepted.recv(10), accepted.recv(10))
+
+
+@case
+def close_does_not_linger_where_it_resets():
+    sent, client, accepted = lingering(300)
+    accepted.send(b"unread")
+    readable(client)
+    print("with unread text close returns:", waits(0, client.close))
+    print("the peer gets", arrives(accepted, sent))
+    sent, client, accepted = lingering(300)
+    writer = threading.Timer(0.5, accepted.send, (b"late",))
+    writer.start()
+    print("close waits until text comes:", waits(0.5, client.close))
+    writer.join()
+    print("the peer gets", arrives(accepted, sent))
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 300))
+    print("without a connection close returns:", waits(0, sock.close))
+
+
+@case
+def a_number_is_free_while_its_close_lingers():
+    """What closes a number without close(2) waits, too."""
+    sent, client, accepted = lingering(300)
+    number = client.fileno()
+    closer = threading.Thread(target=client.close)
+    closer.start()
+    while True:
+        try:
+            os.fstat(number)
+        except OSError as error:
+            print("meanwhile:", errno.errorcode[error.errno])
+            break
+    print("it still waits:", closer.is_alive())
+    print("the peer gets", arrives(accepted, sent))
+    closer.join()
+    library = ctypes.CDLL(None)
+    ways = {
+        "dup2": lambda fd: os.dup2(0, fd),
+        "close_range": lambda fd: library.close_range(fd, fd, 0),
+    }
+    for name, way in ways.items():
+        sent, client, accepted = lingering(300)
+        number = client.detach()
+        print(name, "waits:", waits_until_all_is_read(lambda: way(number), accepted, sent))
+
+
+@case
+def only_the_last_close_lingers():
+    sent, client, accepted = lingering(300)
+    other = client.dup()
+    print("first close returns:", waits(0, client.close))
+    print("last waits:", waits_until_all_is_read(other.close, accepted, sent))
+    sent, client, accepted = lingering(300)
+    begin, closed = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(begin, 1)
+        print("child waits:", waits(0.5, client.close), flush=True)
+        os._exit(0)
+    print("parent returns:", waits(0, client.close), flush=True)
+    os.write(closed, b"x")
+    time.sleep(0.7)
+    got = arrives(accepted, sent)
+    os.waitpid(child, 0)
+    print("the peer gets", got)
+
+
+@case
+def a_process_that_ends_does_not_linger():
+    sent, client, accepted = lingering(300)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    child = os.fork()
+    if child == 0:
+        accepted.close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os.waitpid(child, os.WUNTRACED)
+    client.close()
+    os.kill(child, signal.SIGCONT)
+    print("the child ends:", waits(0, os.waitpid, child, 0))
+    print("the peer gets", arrives(accepted, sent))
+
+
+@case
+def a_signal_ends_the_wait_of_close():
+    signal.signal(signal.SIGALRM, lambda *_: print("signal"))
+    signal.siginterrupt(signal.SIGALRM, False)
+    sent, client, accepted = lingering(300)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    print("close waits:", waits(0.5, client.close))
+    print("the peer gets", arrives(accepted, sent))
+
+
 @case
 def close_wakes_nobody_but_the_peer():
     client, accepted = pair()
@@ -1670,6 +2736,28 @@ def epoll_of_a_listener():
         print("waiting:", names_of(epoll.poll(5), "EPOLL"))
         server.accept()
     print("none:", epoll.poll(0.05))
+
+
+@case
+def epoll_of_thousands():
+    """One call tells of all that is ready, if the program has room for it: of sockets, pipes, and both."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (10000, 10000))
+    client, accepted = pair()
+    client.send(b"octet")
+    print(select.select([accepted], [], [], 10)[0] == [accepted])
+    reader, writer = os.pipe()
+    os.write(writer, b"octet")
+    sockets, pipes = ([os.dup(number) for _ in range(2000)] for number in (accepted.fileno(), reader))
+    for what in (sockets, pipes, sockets + pipes):
+        epoll = select.epoll()
+        for number in what:
+            epoll.register(number, select.EPOLLIN)
+        print(len(set(epoll.poll(10, maxevents=len(what) + 1000))))
+        for number in what[:-1]:
+            epoll.unregister(number)
+        print(len(set(epoll.poll(10, maxevents=len(what) + 1000))))
 
 
 @case
@@ -2040,6 +3128,34 @@ def passing_descriptors():
     accepted.close()
     os.waitpid(child, 0)
     print("recv:", client.recv(100), client.recv(100))
+
+
+@case
+def who_has_sent_a_socket_and_sleeps_keeps_no_connection_open():
+    server = listener()
+    for linger in (False, True):
+        near, far = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            client = socket.create_connection(server.getsockname(), timeout=5)
+            # Its sender has closed it before it is received.
+            far.recv(1, socket.MSG_PEEK)
+            time.sleep(0.2)
+            _, (number,), _, _ = socket.recv_fds(far, 1, 1)
+            received = socket.socket(fileno=number)
+            if linger:
+                received.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 30))
+            received.send(b"last words")
+            began = time.monotonic()
+            received.close()
+            print("recv:", receive_all(client), "at once:", time.monotonic() - began < 4, flush=True)
+            far.send(b"x")
+            os._exit(0)
+        accepted, _ = server.accept()
+        socket.send_fds(near, [b"x"], [accepted.fileno()])
+        accepted.close()
+        near.recv(1)
+        os.waitpid(child, 0)
 
 
 @case
@@ -2590,6 +3706,161 @@ def udp_refused():
 
 
 @case
+def udp_errors_are_told_once():
+    for family, host in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
+        client = socket.socket(family, socket.SOCK_DGRAM)
+        client.setblocking(False)
+        client.connect((host, unused_port()))
+        refused = 0
+        for _ in range(50):
+            client.send(b"x")
+            if poll_of(client, select.POLLIN, 5000) == [["POLLERR"]]:
+                try:
+                    client.send(b"y")
+                except ConnectionRefusedError:
+                    refused += 1
+        print("refused:", refused, poll_of(client, select.POLLIN))
+        client.send(b"x")
+        print(poll_of(client, select.POLLIN, 5000), readable(client, 0))
+        print("SO_ERROR:", *(error_name(client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) for _ in range(2)))
+        attempt("recv", client.recv, 10)
+        client.send(b"x")
+        poll_of(client, select.POLLIN, 5000)
+        attempt("recv", client.recv, 10)
+        attempt("recv", client.recv, 10)
+
+
+def error_name(number):
+    return errno.errorcode.get(number, number)
+
+
+@case
+def udp_errors_need_a_peer():
+    for family, host, level, option in (
+            (socket.AF_INET, LOOPBACK, 0, IP_RECVERR), (socket.AF_INET6, "::1", 41, IPV6_RECVERR)):
+        client = socket.socket(family, socket.SOCK_DGRAM)
+        client.setblocking(False)
+        nobody = (host, unused_port())
+        client.sendto(b"x", nobody)
+        time.sleep(0.3)
+        print(poll_of(client, select.POLLIN), client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        attempt("sendto", client.sendto, b"x", nobody)
+        time.sleep(0.3)
+        # Who asks for errors gets them without a peer, too.
+        client.setsockopt(level, option, 1)
+        client.sendto(b"x", nobody)
+        print(poll_of(client, select.POLLIN, 5000))
+        attempt("sendto another", client.sendto, b"x", nobody)
+        print(poll_of(client, select.POLLIN, 5000))
+        print(error_of(client))
+        print(poll_of(client, select.POLLIN), error_of(client))
+
+
+def error_of(sock):
+    """What the error queue says: the error, who reports it, and of what."""
+    try:
+        text, control, flags, to = sock.recvmsg(100, 500, socket.MSG_ERRQUEUE)
+    except OSError as error:
+        return error_name(error.errno)
+    for level, kind, value in control:
+        number, origin, kind, code = struct.unpack("=IBBB", value[:7])
+        return level, error_name(number), origin, kind, code, flags & socket.MSG_ERRQUEUE != 0, to[0]
+
+
+@case
+def udp_errors_in_a_row():
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.setblocking(False)
+    client.setsockopt(0, IP_RECVERR, 1)
+    nobody = (LOOPBACK, unused_port())
+
+    def errors(count):
+        for _ in range(count):
+            client.sendto(b"x", nobody)
+            time.sleep(0.2)
+            print(error_name(client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), poll_of(client, select.POLLIN))
+
+    errors(3)
+    # Each that is taken lets the next one be told.
+    for _ in range(4):
+        print(error_of(client), poll_of(client, select.POLLIN), end=" ")
+        print(error_name(client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+    errors(2)
+    client.setsockopt(0, IP_RECVERR, 0)
+    print(poll_of(client, select.POLLIN), error_of(client))
+    errors(1)
+
+
+@case
+def udp_calls_that_tell_an_error():
+    nobody = (LOOPBACK, unused_port())
+
+    def waiting():
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        client.setblocking(False)
+        client.bind((LOOPBACK, 0))
+        client.connect(nobody)
+        client.send(b"x")
+        poll_of(client, select.POLLIN, 5000)
+        return client
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def many(function, client, count, *more):
+        room = ctypes.create_string_buffer(2000)
+        parts = (ctypes.c_void_p * 2)(ctypes.addressof(room), 10)
+        head = struct.pack("=QIxxxxQQQQixxxxIxxxx", 0, 0, ctypes.addressof(parts), 1, 0, 0, 0, 0)
+        heads = ctypes.create_string_buffer(head * count)
+        result = function(client.fileno(), heads, count, *more)
+        return result if result >= 0 else error_name(ctypes.get_errno())
+
+    # What is wrong with the call itself is told first, and the error goes on waiting.
+    for what, call in {
+        "port 0": lambda client: client.sendto(b"x", (LOOPBACK, 0)),
+        "too long": lambda client: client.send(b"x" * 70000),
+        "unknown control message": lambda client: client.sendmsg([b"x"], [(0, 77, b"1234")]),
+        "other family": lambda client: libc.sendto(client.fileno(), b"x", 1, 0, struct.pack("=HHI16xI", 10, 9, 0, 0), 28),
+        "MSG_OOB": lambda client: client.send(b"x", socket.MSG_OOB),
+        "nothing": lambda client: client.send(b""),
+        "sendto another": lambda client: client.sendto(b"x", (LOOPBACK, 9)),
+        "MSG_PEEK": lambda client: client.recv(1, socket.MSG_PEEK),
+        "MSG_ERRQUEUE": error_of,
+        "getpeername": lambda client: client.getpeername()[0],
+        "connect": lambda client: client.connect(nobody),
+        "sendmmsg": lambda client: many(libc.sendmmsg, client, 2, 0),
+        "recvmmsg": lambda client: many(libc.recvmmsg, client, 2, 0, None),
+        "shutdown": lambda client: client.shutdown(socket.SHUT_WR),
+        "FIONREAD": lambda client: fcntl.ioctl(client, termios.FIONREAD, b"1234"),
+    }.items():
+        client = waiting()
+        attempt(what, call, client)
+        attempt("  then", client.send, b"x")
+    # An error comes before datagrams, and out of recvmmsg(2) behind them.
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(nobody)
+    client = waiting_beside(server)
+    attempt("recv", client.recv, 10)
+    attempt("recv", client.recv, 10)
+
+
+def waiting_beside(server):
+    """A socket at which a datagram of its peer waits, and then an error."""
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.setblocking(False)
+    client.bind((LOOPBACK, 0))
+    client.connect(server.getsockname())
+    server.sendto(b"text", client.getsockname())
+    poll_of(client, select.POLLIN, 5000)
+    server.close()
+    client.send(b"x")
+    for _ in range(100):
+        if "POLLERR" in poll_of(client, select.POLLIN)[0]:
+            break
+        time.sleep(0.02)
+    return client
+
+
+@case
 def udp_shutdown():
     one, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
     for sock in one, other:
@@ -2684,7 +3955,7 @@ def udp_mtu_discovery():
 
 
 # linux/in.h and linux/in6.h
-IP_PKTINFO, IP_RECVERR, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR = 8, 11, 12, 13, 20
+IP_PKTINFO, IP_RECVERR, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR, IPV6_RECVERR = 8, 11, 12, 13, 20, 25
 SOL_UDP, UDP_SEGMENT, UDP_GRO, MSG_ERRQUEUE = 17, 103, 104, 0x2000
 
 
@@ -2922,6 +4193,517 @@ def datagram_times_everywhere():
     print("error:", [(level, kind, len(value)) for level, kind, value in control])
     seconds, below = struct.unpack("qq", control[0][2])
     print("in time:", since <= seconds * 10 ** 9 + below <= until)
+
+
+# --- SO_PEEK_OFF
+
+SO_PEEK_OFF, SO_RXQ_OVFL, SO_SELECT_ERR_QUEUE, SO_MEMINFO, SO_BUF_LOCK = 42, 40, 45, 55, 72
+
+
+def offset_of(sock):
+    return sock.getsockopt(socket.SOL_SOCKET, SO_PEEK_OFF)
+
+
+def set_offset(sock, offset):
+    sock.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, offset)
+
+
+def look(what, sock, room, flags=socket.MSG_PEEK):
+    """Prints what recvmsg(2) returns at once, and the offset after it."""
+    sock.settimeout(None)
+    try:
+        data, _, told, _ = sock.recvmsg(room, 0, flags | socket.MSG_DONTWAIT)
+        # With MSG_TRUNC a connection's octets are copied nowhere.
+        shown = len(data) if flags & socket.MSG_TRUNC else data
+        print(what, shown, told, offset_of(sock))
+    except OSError as error:
+        print(what, errno.errorcode[error.errno], offset_of(sock))
+
+
+@case
+def peek_offset_of_a_connection():
+    server = listener()
+    print("listener:", offset_of(server), set_offset(server, 3), offset_of(server))
+    client = socket.socket()
+    print("new:", offset_of(client), set_offset(client, 5), offset_of(client))
+    client.connect(server.getsockname())
+    accepted, _ = server.accept()
+    print("connected:", offset_of(client), "accepted:", offset_of(accepted))
+    for value in b"", b"12", b"\1\0\0\0\5\0\0\0":
+        attempt("set", accepted.setsockopt, socket.SOL_SOCKET, SO_PEEK_OFF, value)
+    client.send(b"abcdefghijklmnopqrstuvwxyz")
+    readable(accepted)
+    set_offset(accepted, -5)
+    look("negative:", accepted, 4)
+    set_offset(accepted, 0)
+    for _ in range(3):
+        look("peek:", accepted, 4)
+    look("no room:", accepted, 0)
+    look("taken:", accepted, 5, 0)
+    look("peek:", accepted, 3)
+    look("thrown away:", accepted, 3, socket.MSG_TRUNC)
+    look("peek:", accepted, 100)
+    look("at the end:", accepted, 4)
+    set_offset(accepted, 1000)
+    look("beyond:", accepted, 4)
+    look("taken:", accepted, 4, 0)
+    duplicate = accepted.dup()
+    print("duplicate:", offset_of(duplicate), set_offset(duplicate, 2), offset_of(accepted))
+    look("all:", accepted, 5, socket.MSG_PEEK | socket.MSG_WAITALL)
+    send = threading.Timer(0.1, client.send, (b"12345",))
+    set_offset(accepted, 13)
+    send.start()
+    print("waits for all:", accepted.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL), offset_of(accepted))
+    look("the rest:", accepted, 9)
+    send = threading.Timer(0.1, client.send, (b"678",))
+    send.start()
+    print("waits:", accepted.recv(9, socket.MSG_PEEK), offset_of(accepted))
+    accepted.settimeout(0.05)
+    attempt("times out", accepted.recv, 9, socket.MSG_PEEK)
+    out, into = os.pipe()
+    print("spliced:", os.splice(accepted.fileno(), into, 2), offset_of(accepted))
+    client.close()
+    wait_until(time.time_ns() + 50_000_000)
+    look("before the FIN:", accepted, 9)
+    set_offset(accepted, 1000)
+    look("after the FIN:", accepted, 9)
+    disconnect = ctypes.CDLL(None).connect(accepted.fileno(), struct.pack("=H26x", socket.AF_UNSPEC), 28)
+    print("disconnected:", disconnect, offset_of(accepted))
+
+
+@case
+def peek_offset_at_the_mark():
+    for inline in 0, 1:
+        client, accepted = pair()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
+        client.send(b"abc")
+        client.send(b"X", socket.MSG_OOB)
+        client.send(b"def")
+        while len(accepted.recv(9, socket.MSG_PEEK)) < 3:
+            pass
+        wait_until(time.time_ns() + 50_000_000)
+        set_offset(accepted, 0)
+        for _ in range(5):
+            look("peek:", accepted, 2)
+        look("taken:", accepted, 9, 0)
+        set_offset(accepted, 0)
+        for _ in range(4):
+            look("peek at the mark:", accepted, 2)
+
+
+@case
+def peek_at_an_urgent_octet_and_read_on():
+    client, accepted = pair()
+    client.send(b"X", socket.MSG_OOB)
+    wait_until(time.time_ns() + 50_000_000)
+    look("peek:", accepted, 9)
+    client.send(b"abc")
+    readable(accepted)
+    look("taken:", accepted, 9, 0)
+
+
+@case
+def peek_offset_of_datagrams():
+    for family, address in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
+        server, client = datagram_pair(family, address, [])
+        client.connect(server.getsockname())
+        print("new:", offset_of(server))
+        for text in b"abcdef", b"", b"ghi", b"jklmno":
+            client.send(text)
+        readable(server)
+        look("no offset:", server, 4)
+        set_offset(server, -5)
+        look("negative:", server, 4)
+        set_offset(server, 0)
+        for _ in range(7):
+            look("peek:", server, 4)
+        set_offset(server, 2)
+        look("from 2 on:", server, 2)
+        look("all of it:", server, 2, socket.MSG_PEEK | socket.MSG_TRUNC)
+        look("no room:", server, 0)
+        look("taken:", server, 2, 0)
+        for _ in range(3):
+            look("peek:", server, 3)
+        look("thrown away:", server, 3, socket.MSG_TRUNC)
+        look("peek:", server, 20)
+        set_offset(server, 1)
+        look("peek:", server, 20)
+        for _ in range(3):
+            look("taken:", server, 20, 0)
+        send = threading.Timer(0.1, client.send, (b"pqrs",))
+        set_offset(server, 1)
+        send.start()
+        print("waits:", server.recv(2, socket.MSG_PEEK), offset_of(server))
+        duplicate = server.dup()
+        print("duplicate:", offset_of(duplicate))
+        server.settimeout(0.05)
+        set_offset(server, 4)
+        attempt("times out", server.recv, 9, socket.MSG_PEEK)
+        client.send(b"tu")
+        print("passed:", server.recv(9, socket.MSG_PEEK), offset_of(server))
+        server.connect(client.getsockname())
+        print("connected:", offset_of(server))
+    for kind in (socket.SOCK_DGRAM, 1), (socket.SOCK_RAW, 1):
+        other = socket.socket(socket.AF_INET, *kind)
+        attempt("get", offset_of, other)
+        attempt("set", set_offset, other, 1)
+
+
+@case
+def peek_offset_and_datagrams_without_octets():
+    server, client = datagram_pair(socket.AF_INET, LOOPBACK, [])
+    client.connect(server.getsockname())
+    for text in b"", b"", b"x", b"":
+        client.send(text)
+    wait_until(time.time_ns() + 50_000_000)
+    look("no offset:", server, 9)
+    set_offset(server, 0)
+    for _ in range(5):
+        look("peek:", server, 9)
+    set_offset(server, 0)
+    for _ in range(2):
+        look("once more:", server, 9)
+    for _ in range(4):
+        look("taken:", server, 9, 0)
+
+
+@case
+def peek_offset_goes_with_exec():
+    if len(sys.argv) > 2:
+        sock = socket.socket(fileno=int(sys.argv[2]))
+        print("the next program:", offset_of(sock))
+        look("peek:", sock, 2)
+        return
+    client, accepted = pair()
+    client.send(b"abcdef")
+    readable(accepted)
+    set_offset(accepted, 1)
+    look("peek:", accepted, 2)
+    os.set_inheritable(accepted.fileno(), True)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, sys.argv[0], sys.argv[1], str(accepted.fileno())])
+
+
+# --- what a socket has
+
+@case
+def errors_are_urgent_where_asked_for():
+    for option in 0, 1:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        print("set:", sock.setsockopt(socket.SOL_SOCKET, SO_SELECT_ERR_QUEUE, option))
+        print("get:", sock.getsockopt(socket.SOL_SOCKET, SO_SELECT_ERR_QUEUE))
+        sock.setsockopt(0, IP_RECVERR, 1)
+        sock.connect((LOOPBACK, unused_port()))
+        sock.send(b"nobody")
+        everything = select.POLLIN | select.POLLPRI | select.POLLOUT
+        poll_of(sock, 0, 10000)
+        print("poll:", poll_of(sock, everything), poll_of(sock, select.POLLPRI))
+        print("select:", [len(ready) for ready in select.select([], [], [sock], 0.01)])
+        epoll = select.epoll()
+        epoll.register(sock, select.EPOLLPRI | select.EPOLLET)
+        print("epoll:", names_of(epoll.poll(0), "EPOLL"))
+        attempt("send", sock.send, b"nobody")
+        sock.recvmsg(0, 500, MSG_ERRQUEUE)
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, SO_SELECT_ERR_QUEUE, 1)
+    client.setsockopt(socket.SOL_SOCKET, 60, 1)
+    client.send(b"zero", 0x4000000)
+    poll_of(client, 0, 10000)
+    print("of a connection:", poll_of(client, select.POLLIN | select.POLLPRI | select.POLLOUT))
+
+
+@case
+def dropped_datagrams_are_counted():
+    server, client = datagram_pair(socket.AF_INET, LOOPBACK, [(socket.SOL_SOCKET, SO_RXQ_OVFL)])
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    client.connect(server.getsockname())
+    dropped = lambda: struct.unpack("9I", server.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))[8]
+    print("none:", dropped())
+    client.send(b"first")
+    print("first:", server.recvmsg(100, 100)[:3])
+    sent, got, counts = 400, 0, []
+    for _ in range(sent):
+        client.send(bytes(1000))
+    wait_until(time.time_ns() + 100_000_000)
+    server.setblocking(False)
+    while True:
+        try:
+            counts.append(server.recvmsg(2000, 100)[1])
+            got += 1
+        except BlockingIOError:
+            break
+    print("those that came before:", {str(control) for control in counts})
+    print("some are missing, and counted:", 0 < got < sent, dropped() == sent - got)
+    client.send(b"one more")
+    readable(server)
+    (level, kind, value), = server.recvmsg(100, 100)[1]
+    print("control:", level, kind, struct.unpack("I", value)[0] == sent - got)
+    server.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 0)
+    client.send(b"not asked")
+    readable(server)
+    print("switched off:", server.recvmsg(100, 100)[:3])
+
+
+@case
+def memory_of_sockets():
+    def shown(what, sock):
+        words = struct.unpack("9I", sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))
+        received, receive_buffer, sent, send_buffer, _, queued, options, backlog, dropped = words
+        sizes = [sock.getsockopt(socket.SOL_SOCKET, name) for name in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
+        # A connection's buffers grow by themselves.
+        is_fixed = sizes == [receive_buffer, send_buffer]
+        # The kernel may drop segments of a connection whose buffer is full.
+        print(what, received > 0, is_fixed, queued > 0, options, backlog, dropped if sock.type == 2 else "")
+
+    client, accepted = pair()
+    for sock in client, accepted:
+        for name in socket.SO_RCVBUF, socket.SO_SNDBUF:
+            sock.setsockopt(socket.SOL_SOCKET, name, 100000)
+    shown("connection:", accepted)
+    client.setblocking(False)
+    while True:
+        try:
+            client.send(bytes(100000))
+        except BlockingIOError:
+            break
+    wait_until(time.time_ns() + 100_000_000)
+    shown("who receives:", accepted)
+    shown("who sends:", client)
+    server, sender = datagram_pair(socket.AF_INET, LOOPBACK, [])
+    sender.sendto(b"abc", server.getsockname())
+    readable(server)
+    shown("datagrams:", server)
+    server.recv(100)
+    shown("received:", server)
+    for what in socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM), listener():
+        shown("new:", what)
+    for room in 0, 3, 4, 20, 36, 100:
+        print("room:", len(accepted.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, room) if room else b""))
+    attempt("set", accepted.setsockopt, socket.SOL_SOCKET, SO_MEMINFO, 1)
+
+
+@case
+def locked_buffers():
+    lock = lambda sock: sock.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
+    for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM:
+        sock = socket.socket(socket.AF_INET, kind)
+        print("new:", lock(sock))
+        for value in 0, 1, 2, 3, 4, -1, 7, b"", b"123":
+            attempt(f"{value}", sock.setsockopt, socket.SOL_SOCKET, SO_BUF_LOCK, value)
+            print("lock:", lock(sock))
+        sock.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 50000)
+        print("receive:", lock(sock))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50000)
+        print("send:", lock(sock))
+        sock.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 1)
+        print("unlocked:", lock(sock), sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+    server = listener()
+    server.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 2)
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
+    print("accepted:", lock(accepted), "connected:", lock(client))
+
+
+def octets_that_a_reader_lets_wait(value):
+    """How many octets wait at most for one who has read megabytes, and then reads no more."""
+    client, accepted = pair()
+    accepted.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, value)
+    wait_until(time.time_ns() + 50_000_000)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    reader = threading.Thread(target=receive_octets, args=(accepted, 32 << 20))
+    reader.start()
+    client.sendall(bytes(32 << 20))
+    reader.join()
+    client.setblocking(False)
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        try:
+            client.send(bytes(100000))
+        except BlockingIOError:
+            time.sleep(0.01)
+    return struct.unpack("i", fcntl.ioctl(accepted, termios.FIONREAD, bytes(4)))[0]
+
+
+def receive_octets(sock, count):
+    while count > 0:
+        count -= len(sock.recv(min(count, 1 << 20)))
+
+
+@case
+def a_locked_buffer_does_not_grow():
+    locked, free = octets_that_a_reader_lets_wait(2), octets_that_a_reader_lets_wait(0)
+    print("locked:", 0 < locked <= 200000, "else:", free > 300000)
+
+
+# --- times by ioctl(2)
+
+SIOCGSTAMP, SIOCGSTAMPNS, SIOCGSTAMP_NEW, SIOCGSTAMPNS_NEW = 0x8906, 0x8907, 0x80108906, 0x80108907
+
+
+def stamp_of(sock, request=SIOCGSTAMPNS):
+    """The stamp in nanoseconds, or the name of the error."""
+    try:
+        seconds, below = struct.unpack("qq", fcntl.ioctl(sock, request, bytes(16)))
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return seconds * 10 ** 9 + below * (1000 if request in (SIOCGSTAMP, SIOCGSTAMP_NEW) else 1)
+
+
+@case
+def stamps_by_ioctl():
+    clock = clock_of_arrivals()
+    for family, address in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
+        server, client = datagram_pair(family, address, [])
+        client.connect(server.getsockname())
+        print("before any:", stamp_of(server), stamp_of(server), stamp_of(client))
+        since = time.time_ns()
+        client.send(b"when")
+        readable(server)
+        until = time.time_ns()
+        print("not received:", stamp_of(server))
+        wait_until(until + 2_000_000)
+        server.recv(100, socket.MSG_PEEK)
+        peeked = stamp_of(server)
+        print("in time:", since <= peeked <= until)
+        server.recv(100)
+        print("the same:", [stamp_of(server, request) // 1000 == peeked // 1000
+                            for request in (SIOCGSTAMP, SIOCGSTAMPNS, SIOCGSTAMP_NEW, SIOCGSTAMPNS_NEW)])
+        client.send(b"later")
+        server.recv(100)
+        print("later:", stamp_of(server) > peeked)
+        # What came before the first call has the time of that call.
+        late, sender = datagram_pair(family, address, [])
+        sender.sendto(b"when", late.getsockname())
+        late.recv(100)
+        since = time.time_ns()
+        first = stamp_of(late)
+        print("unknown:", since <= first <= time.time_ns(), stamp_of(late) == first)
+        # Control messages tell it instead.
+        told, sender = datagram_pair(family, address, [(socket.SOL_SOCKET, 29)])
+        sender.sendto(b"when", told.getsockname())
+        told.recv(100)
+        print("told:", stamp_of(told))
+        told.setsockopt(socket.SOL_SOCKET, 29, 0)
+        print("options:", [told.getsockopt(socket.SOL_SOCKET, other) for other in TIMES])
+        since = time.time_ns()
+        sender.sendto(b"when", told.getsockname())
+        readable(told)
+        until = time.time_ns()
+        wait_until(until + 2_000_000)
+        print("not told:", told.recvmsg(100, 100)[1], since <= stamp_of(told) <= until)
+    client, accepted = pair()
+    client.send(b"abc")
+    accepted.recv(100)
+    print("connection:", stamp_of(accepted), "listener:", stamp_of(listener()), "new:", stamp_of(socket.socket()))
+    print("new:", stamp_of(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+
+
+@case
+def congestion_control_tells_of_itself():
+    TCP_CC_INFO = 26
+    client, accepted = pair()
+    for name in b"reno", b"cubic", b"bbr":
+        for sock in socket.socket(), client:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+            print(name, len(sock.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, 100)))
+    print("new:", socket.socket().getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) != b"")
+    reader = threading.Thread(target=receive_octets, args=(accepted, 32 << 20))
+    reader.start()
+    client.sendall(bytes(32 << 20))
+    reader.join()
+    low, high, rtt, pace, window = struct.unpack("5I", client.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, 20))
+    print("bandwidth:", (high << 32 | low) > 1000000, "round trip:", 0 < rtt < 10 ** 6)
+    print("gains:", 0 < pace < 1000, 0 < window < 1000)
+    print("short:", client.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, 4) != b"")
+    attempt("set", client.setsockopt, socket.IPPROTO_TCP, TCP_CC_INFO, 1)
+    attempt("of datagrams", socket.socket(socket.AF_INET, socket.SOCK_DGRAM).getsockopt, 6, TCP_CC_INFO, 20)
+
+
+# --- IP_LOCAL_PORT_RANGE
+
+IP_LOCAL_PORT_RANGE = 51
+
+
+def with_ports(kind, first, last, family=socket.AF_INET):
+    sock = socket.socket(family, kind)
+    sock.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("I", last << 16 | first))
+    return sock
+
+
+@case
+def ports_of_a_range():
+    sock = socket.socket()
+    for first, last in (0, 0), (40000, 0), (0, 40000), (40000, 40000), (40001, 40000), (1, 65535):
+        value = struct.pack("I", last << 16 | first)
+        attempt(f"{first} {last}", sock.setsockopt, socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, value)
+        print("get:", sock.getsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, 100) == value)
+    for value in b"", b"1", b"123", b"1" * 8:
+        attempt(f"{value}", sock.setsockopt, socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, value)
+    for family, address in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
+        for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM:
+            # Each gets one of four, and the fifth none.
+            all = [with_ports(kind, 41000, 41003, family) for _ in range(5)]
+            for sock in all[:4]:
+                sock.bind((address, 0))
+            print("bound:", sorted(sock.getsockname()[1] for sock in all[:4]))
+            attempt("the fifth", all[4].bind, (address, 0))
+            all[1].close()
+            attempt("once more", all[4].bind, (address, 0))
+            print("in the range:", 41000 <= all[4].getsockname()[1] <= 41003)
+            attempt("named", with_ports(kind, 41000, 41003, family).bind, (address, 41010))
+            # An end that is no ephemeral port does not count.
+            below = with_ports(kind, 1, 32770, family)
+            below.bind((address, 0))
+            print("below:", 32768 <= below.getsockname()[1] <= 32770)
+            above = with_ports(kind, 60998, 65000, family)
+            above.bind((address, 0))
+            print("above:", 60998 <= above.getsockname()[1] <= 60999)
+    unbound = with_ports(socket.SOCK_STREAM, 41100, 41100)
+    unbound.listen()
+    print("listens:", unbound.getsockname()[1])
+    client = socket.create_connection(unbound.getsockname())
+    print("inherited:", unbound.accept()[0].getsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE) == 41100 << 16 | 41100)
+    attempt("another", with_ports(socket.SOCK_STREAM, 41100, 41100).listen)
+    # Without a name a datagram socket has one of its range, too.
+    sender = with_ports(socket.SOCK_DGRAM, 41200, 41200)
+    sender.sendto(b"abc", (LOOPBACK, 9))
+    print("sends:", sender.getsockname()[1])
+    other = with_ports(socket.SOCK_DGRAM, 41200, 41200)
+    attempt("another sends", other.sendto, b"abc", (LOOPBACK, 9))
+    attempt("another connects", other.connect, (LOOPBACK, 9))
+
+
+@case
+def ports_of_a_range_for_connections():
+    servers = [listener(), listener()]
+    for binds in False, True:
+        # One port serves one connection to each destination.
+        low, kept = 42000 + 10 * binds, []
+        for server in servers:
+            for _ in range(3):
+                client = with_ports(socket.SOCK_STREAM, low, low)
+                if binds:
+                    client.setsockopt(socket.IPPROTO_IP, 24, 1)
+                    client.bind((LOOPBACK, 0))
+                attempt("connect", client.connect, server.getsockname())
+                kept.append(client)
+                print("from:", client.getsockname()[1] in (0, low))
+        kept[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        kept[0].close()
+        wait_until(time.time_ns() + 50_000_000)
+        client = with_ports(socket.SOCK_STREAM, low, low)
+        attempt("once it is free", client.connect, servers[0].getsockname())
+        print("from:", client.getsockname()[1])
+    v6 = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    client = with_ports(socket.SOCK_STREAM, 42020, 42021, socket.AF_INET6)
+    client.connect(v6.getsockname())
+    print("v6:", client.getsockname()[1] in (42020, 42021))
+    client = with_ports(socket.SOCK_STREAM, 42030, 42030)
+    client.setblocking(False)
+    print("without blocking:", errno.errorcode.get(client.connect_ex(servers[0].getsockname())))
+    poll_of(client, select.POLLOUT, 5000)
+    print("from:", client.getsockname()[1], client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
 
 GROUP = "239.1.2.3"
@@ -3352,6 +5134,55 @@ def v6_datagrams_connected():
         print("disconnect:", libc.connect(sock.fileno(), struct.pack("=H26x", socket.AF_UNSPEC), 28),
               without_port(sock.getsockname()))
         attempt("getpeername", sock.getpeername)
+
+
+@case
+def v6_datagrams_bound_to_one_family():
+    """A socket that is bound to an address of IPv6 does not speak IPv4, and the reverse."""
+    for bound in "::1", "::", "::ffff:127.0.0.1":
+        for to in "::1", "::ffff:127.0.0.1":
+            sock = v6_socket(socket.SOCK_DGRAM, only=0)
+            sock.bind((bound, 0))
+            print(bound, to, sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
+            attempt("  sendto", sock.sendto, b"x", (to, 9))
+            attempt("  connect", sock.connect, (to, 9))
+        libc = ctypes.CDLL(None, use_errno=True)
+        sock = v6_socket(socket.SOCK_DGRAM, only=0)
+        sock.bind((bound, 0))
+        four = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(9), socket.inet_aton(LOOPBACK))
+        for name, call in ("sendto", lambda: libc.sendto(sock.fileno(), b"x", 1, 0, four, 16)), (
+                "connect", lambda: libc.connect(sock.fileno(), four, 16)):
+            result = call()
+            print("  ", name, "of AF_INET", result if result >= 0 else error_name(ctypes.get_errno()))
+
+
+@case
+def v6_urgent_datagrams():
+    for to in "::1", "::ffff:127.0.0.1":
+        sock = v6_socket(socket.SOCK_DGRAM)
+        attempt("sendto", sock.sendto, b"x", socket.MSG_OOB, (to, 9))
+        time.sleep(0.2)
+        sock.connect((to, 9))
+        attempt("send", sock.send, b"x", socket.MSG_OOB)
+
+
+@case
+def v6_socket_hears_no_group_of_others():
+    one = member()
+    port = one.getsockname()[1]
+    six = v6_socket(socket.SOCK_DGRAM, only=0)
+    mapped = v6_socket(socket.SOCK_DGRAM, only=0)
+    for sock, addr in (six, "::"), (mapped, "::ffff:" + GROUP):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        print("IP_MULTICAST_ALL:", sock.getsockopt(socket.IPPROTO_IP, 49))
+        sock.bind((addr, port))
+    for _ in range(2):
+        speaker().sendto(b"hello", (GROUP, port))
+        print(readable(one), one.recv(100))
+        print([readable(sock, 0.3) and sock.recv(100) for sock in (six, mapped)])
+        for sock in six, mapped:
+            sock.setsockopt(socket.IPPROTO_IP, 49, 1)
+            print("IP_MULTICAST_ALL:", sock.getsockopt(socket.IPPROTO_IP, 49))
 
 
 @case

@@ -16,7 +16,8 @@ pub use events::Events;
 pub use net::{Impairments, Net, NoNet, Stack, atoll, fresh_name, soak, usual_configuration};
 pub use process::{Proc, Scratch, until};
 pub use programs::{
-    Linking, compiled, compiled_apart, compiled_by, compiled_of, compiled_statically, of_go, program,
+    Linking, compiled, compiled_apart, compiled_by, compiled_of, compiled_statically, copy_program, of_go,
+    program,
 };
 pub use turn::{Alone, Turn, alone, beside};
 pub use wire::{complete_checksum, is_ecn_capable, mark_congestion, open_end};

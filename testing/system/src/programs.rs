@@ -75,7 +75,7 @@ pub fn compiled_apart(name: &str) -> String {
     static COPIER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COPIER.lock();
     if !newer(Path::new(&apart), Path::new(&fixed)) {
-        std::fs::copy(&fixed, &apart).expect("the target folder is writable");
+        copy_program(&fixed, &apart);
         std::os::unix::fs::chown(&apart, None, Some(65534)).expect("tests are run by root");
         std::fs::set_permissions(&apart, Permissions::from_mode(0o2755)).expect("it is ours");
     }
@@ -102,4 +102,12 @@ fn compile(compiler: &str, source: &str, suffix: &str, options: &[&str]) -> Stri
 fn newer(file: &Path, than: &Path) -> bool {
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     matches!((modified(file), modified(than)), (Some(file), Some(than)) if file > than)
+}
+
+/// Copies a program that is to be executed. Another process does it: this one starts others from several
+/// threads, each of which would have the copy open for writing until it executes its program, and meanwhile
+/// execve(2) fails with ETXTBSY.
+pub fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) {
+    let status = std::process::Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status();
+    assert!(status.is_ok_and(|status| status.success()), "{} is copied", from.as_ref().display());
 }

@@ -279,12 +279,13 @@ fn confinement(servers: &ConfinementReport) -> String {
     format!("servers  {capabilities}  {files}  {calls}{user}\n")
 }
 
-const REPLICA_COLUMNS: [&str; 14] = [
+const REPLICA_COLUMNS: [&str; 15] = [
     "REPLICA",
     "PID",
     "BUILD",
     "EPOCH",
     "CPU",
+    "POLICY",
     "BUSY",
     "GROUPS",
     "CONNS",
@@ -306,6 +307,7 @@ fn replica_row(replica: &ReplicaReport) -> Vec<String> {
         build(&replica.build),
         replica.epoch.to_string(),
         replica.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+        replica.policy.clone().unwrap_or("-".into()),
         if replica.rates.is_some() { format!("{:.0}%", rates.busy * 100.0) } else { "-".into() },
         replica.flow_groups.to_string(),
         counter(&replica.stats, "connections").to_string(),
@@ -330,12 +332,13 @@ fn handshakes(report: &StatusReport) -> String {
     if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
-const LINK_SERVER_COLUMNS: [&str; 12] = [
+const LINK_SERVER_COLUMNS: [&str; 13] = [
     "LINK-SERVER",
     "PID",
     "BUILD",
     "EPOCH",
     "CPU",
+    "POLICY",
     "BUSY",
     "SERVES",
     "FRAMES-IN/S",
@@ -346,31 +349,20 @@ const LINK_SERVER_COLUMNS: [&str; 12] = [
 ];
 
 fn link_server_row(server: &ServerReport) -> Vec<String> {
-    let rates = server.rates.unwrap_or_default();
-    let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
-    let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
-    vec![
-        server.index.to_string(),
-        server.pid.to_string(),
-        build(&server.build),
-        server.epoch.to_string(),
-        server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
-        known(format!("{:.0}%", rates.busy * 100.0)),
-        if serves.is_empty() { "-".into() } else { serves.join(",") },
-        known(quantity(rates.frames_in)),
-        known(quantity(rates.frames_out)),
-        known(quantity(rates.bits_in) + "b/s"),
-        known(quantity(rates.bits_out) + "b/s"),
-        counter(&server.stats, "forward_drops").to_string(),
-    ]
+    let mut cells = process_cells(server);
+    cells.push(serves(server));
+    cells.extend(traffic_cells(server));
+    cells.push(counter(&server.stats, "forward_drops").to_string());
+    cells
 }
 
-const IP_SERVER_COLUMNS: [&str; 13] = [
+const IP_SERVER_COLUMNS: [&str; 14] = [
     "IP-SERVER",
     "PID",
     "BUILD",
     "EPOCH",
     "CPU",
+    "POLICY",
     "BUSY",
     "QUEUE",
     "SERVES",
@@ -382,41 +374,60 @@ const IP_SERVER_COLUMNS: [&str; 13] = [
 ];
 
 fn ip_server_row(server: &ServerReport) -> Vec<String> {
-    let rates = server.rates.unwrap_or_default();
-    let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
-    let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
+    let mut cells = process_cells(server);
+    cells.extend([server.queue.map_or("-".into(), |queue| queue.to_string()), serves(server)]);
+    cells.extend(traffic_cells(server));
+    cells.push(counter(&server.stats, "unresolved").to_string());
+    cells
+}
+
+const MANAGER_COLUMNS: [&str; 10] = [
+    "CONNECTION-MANAGER",
+    "PID",
+    "BUILD",
+    "EPOCH",
+    "CPU",
+    "POLICY",
+    "BUSY",
+    "SERVES",
+    "MESSAGES-IN",
+    "MESSAGES-OUT",
+];
+
+fn manager_row(server: &ServerReport) -> Vec<String> {
+    let mut cells = process_cells(server);
+    let messages = |name| counter(&server.stats, name).to_string();
+    cells.extend([serves(server), messages("messages_in"), messages("messages_out")]);
+    cells
+}
+
+/// Returns the cells from INDEX to BUSY, with which each row of a server begins.
+fn process_cells(server: &ServerReport) -> Vec<String> {
     vec![
         server.index.to_string(),
         server.pid.to_string(),
         build(&server.build),
         server.epoch.to_string(),
         server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
-        known(format!("{:.0}%", rates.busy * 100.0)),
-        server.queue.map_or("-".into(), |queue| queue.to_string()),
-        serves.join(","),
-        known(quantity(rates.frames_in)),
-        known(quantity(rates.frames_out)),
-        known(quantity(rates.bits_in) + "b/s"),
-        known(quantity(rates.bits_out) + "b/s"),
-        counter(&server.stats, "unresolved").to_string(),
+        server.policy.clone().unwrap_or("-".into()),
+        server.rates.map_or("-".into(), |rates| format!("{:.0}%", rates.busy * 100.0)),
     ]
 }
 
-const MANAGER_COLUMNS: [&str; 9] =
-    ["CONNECTION-MANAGER", "PID", "BUILD", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
-
-fn manager_row(server: &ServerReport) -> Vec<String> {
+/// Returns the numbers of those whom the server serves, as `0,2`.
+fn serves(server: &ServerReport) -> String {
     let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
-    vec![
-        server.index.to_string(),
-        server.pid.to_string(),
-        build(&server.build),
-        server.epoch.to_string(),
-        server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
-        server.rates.map_or("-".into(), |rates| format!("{:.0}%", rates.busy * 100.0)),
-        serves.join(","),
-        counter(&server.stats, "messages_in").to_string(),
-        counter(&server.stats, "messages_out").to_string(),
+    if serves.is_empty() { "-".into() } else { serves.join(",") }
+}
+
+/// Returns the cells from FRAMES-IN/S to OUT.
+fn traffic_cells(server: &ServerReport) -> [String; 4] {
+    let cell = |text: fn(&Rates) -> String| server.rates.as_ref().map_or("-".into(), text);
+    [
+        cell(|rates| quantity(rates.frames_in)),
+        cell(|rates| quantity(rates.frames_out)),
+        cell(|rates| quantity(rates.bits_in) + "b/s"),
+        cell(|rates| quantity(rates.bits_out) + "b/s"),
     ]
 }
 

@@ -193,20 +193,30 @@ fn start_process<'a>(
     Ok(child)
 }
 
-/// Returns the processor that a process was last seen on, and the milliseconds of processor time that it has
-/// used.
-pub fn processor_use(pid: u32) -> Option<(u32, u64)> {
-    look(pid).map(|(processor, running)| (processor, running.used_ms))
+/// How a process uses processors.
+#[derive(Debug, Default)]
+pub struct ProcessorUse {
+    /// The processor that it was last seen on.
+    pub cpu: Option<u32>,
+    /// The milliseconds of processor time that it has used.
+    pub ms: Option<u64>,
+    /// Its scheduling policy, as chrt(1) names it, in small letters and without SCHED_.
+    pub policy: Option<String>,
+}
+
+/// Returns how a process uses processors; nothing if it is gone.
+pub fn processor_use(pid: u32) -> ProcessorUse {
+    let Some(line) = stat_line(pid) else { return ProcessorUse::default() };
+    let Some(stat) = Stat::parse(&line) else { return ProcessorUse::default() };
+    ProcessorUse { cpu: stat.processor(), ms: stat.used_ms(), policy: stat.policy().map(str::to_owned) }
 }
 
 /// Returns the processor that a process was last seen on, and its state (proc_pid_stat(5)).
 pub fn look(pid: u32) -> Option<(u32, Running)> {
     let line = stat_line(pid)?;
     let stat = Stat::parse(&line)?;
-    let ticks = stat.number(14)? + stat.number(15)?;
-    let used_ms = ticks * 1000 / rustix::param::clock_ticks_per_second();
     let state = stat.0.first()?.chars().next()?;
-    Some((u32::try_from(stat.number(39)?).ok()?, Running { state, used_ms }))
+    Some((stat.processor()?, Running { state, used_ms: stat.used_ms()? }))
 }
 
 /// Returns the kernel's status line of a process, or `None` if the process is gone (proc_pid_stat(5)).
@@ -226,6 +236,30 @@ impl Stat<'_> {
     /// Returns a numeric field by its number in the manual.
     pub fn number(&self, field: usize) -> Option<u64> {
         self.0.get(field - 3)?.parse().ok()
+    }
+
+    /// Returns the processor that the process was last seen on.
+    fn processor(&self) -> Option<u32> {
+        u32::try_from(self.number(39)?).ok()
+    }
+
+    /// Returns the milliseconds of processor time that the process has used.
+    fn used_ms(&self) -> Option<u64> {
+        let ticks = self.number(14)? + self.number(15)?;
+        Some(ticks * 1000 / rustix::param::clock_ticks_per_second())
+    }
+
+    /// Returns the name of the process's scheduling policy (sched(7)).
+    fn policy(&self) -> Option<&'static str> {
+        match i32::try_from(self.number(41)?).ok()? {
+            libc::SCHED_OTHER => Some("other"),
+            libc::SCHED_FIFO => Some("fifo"),
+            libc::SCHED_RR => Some("rr"),
+            libc::SCHED_BATCH => Some("batch"),
+            libc::SCHED_IDLE => Some("idle"),
+            libc::SCHED_DEADLINE => Some("deadline"),
+            _ => None,
+        }
     }
 }
 

@@ -6,16 +6,19 @@ use std::sync::atomic::AtomicBool;
 use atoll_sockets::Errno;
 use atoll_sockets::client::object::Owner;
 use atoll_sockets::client::object::{Kind, Socket};
+use atoll_sockets::stamps::Form;
+use atoll_sockets::view::request::SIOCOUTQNSD;
 
 use super::sockets::SIOCATMARK;
 use super::{answer, fail, streams};
+use crate::calls::Closed;
 use crate::lock::STATE;
 use crate::real::sys;
 use crate::settings::settings;
 use crate::table::reserved;
 use crate::table::{self, Fd, lookup};
 use crate::urgent::{self, OwnerEx};
-use crate::{calls, interfaces, reach, real, stats};
+use crate::{calls, interfaces, options, reach, real, stats};
 
 // fcntl.h, linux/sockios.h.
 const F_SETOWN_EX: c_int = 15;
@@ -27,21 +30,25 @@ const SIOCGPGRP: c_ulong = 0x8904;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    match lookup(fd) {
-        Fd::Kernel => {}
+    let closed = match lookup(fd) {
+        Fd::Kernel => None,
         Fd::Hidden => return fail(Errno::EBADF),
         Fd::Object(object) => {
-            if !calls::close(fd, object) {
+            let closed = calls::close(fd, object);
+            if !closed.is_in_kernel {
+                closed.linger();
                 return 0;
             }
+            Some(closed)
         }
-    }
+    };
     reserved::give_back();
     // SAFETY: passed on.
     let result = unsafe { real::close(fd) };
     if fd >= 0 {
         reserved::note_free(fd);
     }
+    closed.into_iter().for_each(Closed::linger);
     result
 }
 
@@ -53,17 +60,29 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         return fail(Errno::EINVAL);
     }
     reserved::give_back();
+    let mut all_closed = Vec::new();
     for (fd, object) in table::objects_between(first, last).collect::<Vec<_>>() {
         if flags & CLOEXEC != 0 {
             table::set_close_on_exec(fd, true);
-        } else if calls::close(fd, object) {
+            continue;
+        }
+        let closed = calls::close(fd, object);
+        if closed.is_in_kernel {
             table::close(fd);
         }
+        all_closed.push(closed);
     }
     // Connections that were just closed are among them.
     reserved::give_back();
     reserved::note_free(i32::try_from(first).unwrap_or(i32::MAX));
-    // This goes around our own descriptors.
+    // SAFETY: passed on.
+    let result = unsafe { close_range_of_kernel(first, last, flags) };
+    all_closed.into_iter().for_each(Closed::linger);
+    result
+}
+
+/// Closes the kernel's descriptors of a range, around our own.
+unsafe fn close_range_of_kernel(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut from = first;
     loop {
         let hidden = table::next_hidden(from).filter(|hidden| *hidden <= last);
@@ -142,11 +161,17 @@ fn duplicate(old: c_int, new: c_int, close_on_exec: bool, make: impl FnOnce() ->
     reserved::give_back();
     let result = make();
     if result >= 0 && old != new {
-        if let Fd::Object(object) = lookup(new) {
-            table::set_kernel(new);
-            STATE.with(|state| state.client.release(object));
-        }
+        let lingering = match lookup(new) {
+            Fd::Object(object) => {
+                let lingering = calls::start_lingering(object);
+                table::set_kernel(new);
+                STATE.with(|state| state.client.release(object));
+                lingering
+            }
+            _ => None,
+        };
         share(old, new, close_on_exec);
+        lingering.into_iter().for_each(calls::linger);
     }
     result
 }
@@ -230,6 +255,7 @@ fn is_unused(fd: c_int) -> bool {
     named == 0 && is_internet && address.sin6_port == 0
 }
 
+// structure: fcntl: one arm for each request
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let object = match lookup(fd) {
@@ -285,6 +311,8 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
                 return answer(result);
             }
         }
+        // A socket has no such way to be read and written.
+        (libc::F_SETFL, Some(_)) if number & libc::O_DIRECT != 0 => return fail(Errno::EINVAL),
         (libc::F_SETFL, Some(is_fresh)) => {
             set_nonblocking(object, number & libc::O_NONBLOCK != 0);
             if !is_fresh {
@@ -314,6 +342,19 @@ fn set_nonblocking(object: u32, nonblocking: bool) {
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: passed on.
     unsafe { fcntl(fd, command, argument) }
+}
+
+/// asm-generic/sockios.h, linux/sockios.h: the older numbers, and those of times of 64 bits, which these are
+/// on a 64-bit system anyway.
+const SIOCGSTAMP: c_ulong = 0x8906;
+const SIOCGSTAMPNS: c_ulong = 0x8907;
+const SIOCGSTAMP_NEW: c_ulong = 0x8010_8906;
+const SIOCGSTAMPNS_NEW: c_ulong = 0x8010_8907;
+
+/// Writes when the last datagram came that a socket has received: `SIOCGSTAMP`, `SIOCGSTAMPNS`.
+fn stamp(object: u32, form: Form, argument: *mut c_void) -> c_int {
+    let moment = STATE.with(|state| state.client.stamp(object));
+    answer(moment.and_then(|moment| reach::put(argument.cast(), form.encode(moment))))
 }
 
 #[unsafe(no_mangle)]
@@ -357,7 +398,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             }
         }
         // udp(7): there is nothing urgent about datagrams.
-        SIOCATMARK if is_datagram => return fail(Errno::ENOTTY),
+        SIOCATMARK if is_datagram && !argument.is_null() => return fail(Errno::ENOTTY),
+        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if is_listening => return fail(Errno::EINVAL),
         SIOCATMARK if !argument.is_null() => {
             return answer(reach::put(argument.cast::<c_int>(), urgent::is_at_mark(object).into()));
         }
@@ -369,11 +411,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         FIOGETOWN | SIOCGPGRP if !argument.is_null() => {
             return answer(reach::put(argument.cast::<c_int>(), urgent::owner(object).id));
         }
-        libc::FIONREAD | libc::TIOCOUTQ if !is_fresh && !argument.is_null() => {
-            if is_listening {
-                return fail(Errno::EINVAL);
-            }
-            let waiting = octets(object, request == libc::FIONREAD);
+        SIOCGSTAMP | SIOCGSTAMP_NEW => return stamp(object, Form::Micros, argument),
+        SIOCGSTAMPNS | SIOCGSTAMPNS_NEW => return stamp(object, Form::Nanos, argument),
+        SIOCOUTQNSD if is_datagram => return fail(Errno::ENOTTY),
+        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if !is_fresh && !argument.is_null() => {
+            let waiting = match request {
+                libc::FIONREAD => unread(object),
+                _ => options::queued(object, request == SIOCOUTQNSD),
+            };
             let told = c_int::try_from(waiting).unwrap_or(c_int::MAX);
             return answer(reach::put(argument.cast::<c_int>(), told));
         }
@@ -384,18 +429,18 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     unsafe { real::ioctl(fd, request, argument) }
 }
 
-/// Returns the octets that wait to be read (`received`), or that are not acknowledged yet.
-fn octets(object: u32, received: bool) -> u64 {
+/// Returns the octets that wait to be read.
+fn unread(object: u32) -> u64 {
     STATE.with(|state| {
         state.client.drain();
         if let Some((stream, local, _)) = state.client.stream(object) {
-            return if received { stream.unread(local) } else { stream.unacknowledged() };
+            return stream.unread(local);
         }
         let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.client.socket(object) else {
             return 0;
         };
         let first =
             |place| state.client.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
-        if received { datagram.places.iter().find_map(|place| first(*place)).unwrap_or(0) } else { 0 }
+        datagram.places.iter().find_map(|place| first(*place)).unwrap_or(0)
     })
 }

@@ -14,6 +14,7 @@ use super::descriptors as d;
 use super::files as f;
 use super::limits as l;
 use super::octets as o;
+use super::positioned as p;
 use super::processes as c;
 use super::sockets as s;
 use super::waiting as w;
@@ -134,6 +135,9 @@ unsafe fn of_octets(call: &Call) -> Option<c_long> {
             libc::SYS_write => o::write(fd, n.pointer::<c_void>(1), n.size(2)),
             libc::SYS_readv => o::readv(fd, n.pointer(1), n.int(2)),
             libc::SYS_writev => o::writev(fd, n.pointer(1), n.int(2)),
+            // The fifth word would be the upper half of the position on a system of 32 bits.
+            libc::SYS_preadv2 => p::preadv2(fd, n.pointer(1), n.int(2), n.words[3], n.int(5)),
+            libc::SYS_pwritev2 => p::pwritev2(fd, n.pointer(1), n.int(2), n.words[3], n.int(5)),
             libc::SYS_recvfrom => {
                 o::recvfrom(fd, n.pointer(1), n.size(2), n.int(3), n.pointer(4), n.pointer(5))
             }

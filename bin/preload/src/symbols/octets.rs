@@ -12,9 +12,9 @@ use super::sockets::{goes_to_kernel, server};
 use super::{Address, fail, length, parts_of, passing, write_address};
 use crate::lock::STATE;
 use crate::settings::settings;
-use crate::table::object_at;
+use crate::table::{Fd, lookup, object_at};
 use crate::transfer::{self, Parts};
-use crate::{calls, netlink, reach, real};
+use crate::{calls, cancellation, netlink, reach, real, splice};
 
 /// The kernel's `MAX_RW_COUNT`: no call moves more octets.
 const OCTETS_MAX: usize = 0x7fff_f000;
@@ -28,6 +28,8 @@ fn part(buf: *const c_void, len: size_t) -> [iovec; 1] {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     match object_at(fd) {
+        // sock_read_iter: nothing is looked at.
+        Some(_) if len == 0 => 0,
         Some(object) => length(crate::octets::receive(object, &Parts(&part(buf, len)), 0).map(|r| r.len)),
         // SAFETY: passed on.
         None => unsafe { real::read(fd, buf, len) },
@@ -70,7 +72,10 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     };
     // SAFETY: the program's memory.
     let parts = unsafe { parts_of(iov, count as usize, Errno::EINVAL) };
-    length(parts.and_then(|parts| crate::octets::receive(object, &parts, 0)).map(|received| received.len))
+    length(parts.and_then(|parts| match parts.len() {
+        0 => Ok(0),
+        _ => crate::octets::receive(object, &parts, 0).map(|received| received.len),
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -85,7 +90,11 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
     };
     // SAFETY: the program's memory.
     let parts = unsafe { parts_of(iov, count as usize, Errno::EINVAL) };
-    length(parts.and_then(|parts| crate::octets::send(object, &parts, 0, Addressed::default())))
+    length(parts.and_then(|parts| match parts.len() {
+        // vfs_writev: nothing is looked at.
+        0 => Ok(0),
+        _ => crate::octets::send(object, &parts, 0, Addressed::default()),
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -148,7 +157,11 @@ pub unsafe extern "C" fn recvfrom(
             let named = match received.peer {
                 Some((peer, v6)) => write_address(peer, v6, addr, alen),
                 // Connections name no peer here.
-                None if !addr.is_null() => reach::put(alen, 0),
+                // SAFETY: any octets are a number.
+                None if !addr.is_null() => unsafe { reach::get(alen) }.and_then(|room| match room {
+                    0..=0x7fff_ffff => reach::put(alen, 0),
+                    _ => Err(Errno::EINVAL),
+                }),
                 None => Ok(()),
             };
             length(named.map(|()| received.len))
@@ -188,8 +201,12 @@ unsafe fn receiver(
         return Ok(None);
     }
     Address::check(addr, len).map_err(Some)?;
-    let known = STATE.with(|state| state.client.socket(object).map(|s| (s.protocol, s.v6, s.is_v6_only())));
-    let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
+    let known = STATE.with(|state| {
+        let socket = state.client.socket(object)?;
+        let v6_only = socket.is_v6_only() || socket.is_bound_to_v6();
+        Some((socket.protocol, socket.v6, v6_only, socket.is_bound_to_v4()))
+    });
+    let Some((protocol, v6_socket, v6_only, v4_only)) = known else { return Ok(None) };
     if protocol == Protocol::Tcp {
         // send(2): the address is ignored if there is a connection; with MSG_FASTOPEN there is none yet.
         if flags & libc::MSG_FASTOPEN == 0 {
@@ -207,12 +224,8 @@ unsafe fn receiver(
                 Ok(false) => {}
                 Err(errno) => return Err(Some(errno)),
             }
-            if protocol == Protocol::Icmp && v6_only && endpoint.addr.is_v4() {
-                // ping_v6_sendmsg
-                return Err(Some(Errno::EINVAL));
-            }
-            if v6_only && endpoint.addr.is_v4() {
-                return Err(Some(Errno::ENETUNREACH));
+            if let Some(errno) = family_refused(protocol, endpoint, v6_only, v4_only) {
+                return Err(Some(errno));
             }
             // rawv6_sendmsg
             if protocol == Protocol::Raw
@@ -229,12 +242,40 @@ unsafe fn receiver(
             }))
         }
         Address::NoScope if v6_socket => Err(Some(Errno::EINVAL)),
+        // udpv6_sendmsg: as without an address.
+        Address::Unspecified if v6_socket && protocol == Protocol::Udp => Ok(None),
+        // udp_sendmsg: as an address of AF_INET, which has a port.
+        Address::Unspecified if protocol == Protocol::Udp && address_port(addr, len) == Some(0) => {
+            Err(Some(Errno::EINVAL))
+        }
+        _ if v6_socket && protocol == Protocol::Udp => Err(Some(Errno::EINVAL)),
         _ => Err(Some(if (len as usize) < size_of::<libc::sockaddr_in>() {
             Errno::EINVAL
         } else {
             Errno::EAFNOSUPPORT
         })),
     }
+}
+
+/// Returns why a socket does not send to receivers of this family, if it does not.
+fn family_refused(protocol: Protocol, to: Endpoint, v6_only: bool, v4_only: bool) -> Option<Errno> {
+    match to.addr.is_v4() {
+        // ping_v6_sendmsg
+        true if protocol == Protocol::Icmp && v6_only => Some(Errno::EINVAL),
+        true if v6_only => Some(Errno::ENETUNREACH),
+        false if v4_only && !to.addr.is_unspecified() => Some(Errno::EAFNOSUPPORT),
+        _ => None,
+    }
+}
+
+/// Returns the port of an address that is laid out as one of AF_INET, if it is long enough for that.
+fn address_port(addr: *const sockaddr, len: socklen_t) -> Option<u16> {
+    if (len as usize) < size_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: any octets are an address.
+    let name = unsafe { reach::get(addr.cast::<libc::sockaddr_in>()) };
+    name.ok().map(|name| u16::from_be(name.sin_port))
 }
 
 #[unsafe(no_mangle)]
@@ -305,7 +346,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
             msg.msg_controllen = control.len;
             let truncated = if received.truncated { libc::MSG_TRUNC } else { 0 };
             let truncated = truncated | if control.truncated { libc::MSG_CTRUNC } else { 0 };
-            let queued = if received.fault.is_some() { libc::MSG_ERRQUEUE } else { 0 };
+            let queued = if received.queued.is_some() { libc::MSG_ERRQUEUE } else { 0 };
             msg.msg_flags = truncated | queued | if received.urgent { libc::MSG_OOB } else { 0 };
             received.len as ssize_t
         }
@@ -361,7 +402,9 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
 /// # Safety
 /// `msg` has as much room for control messages as it says, if any.
 unsafe fn write_control(object: u32, received: &transfer::Received, msg: &msghdr) -> Written {
-    if received.details.is_none() && received.segment.is_none() && received.fault.is_none() {
+    let has_some = received.details.is_some() || received.segment.is_some() || received.queued.is_some();
+    // A connection may tell what it still has (TCP_INQ).
+    if !has_some && msg.msg_controllen == 0 {
         return Written::default();
     }
     let is_there = msg.msg_controllen > 0 && reach::can_write(msg.msg_control, msg.msg_controllen);
@@ -451,6 +494,13 @@ pub unsafe extern "C" fn recvmmsg(
     if timeout.is_some_and(|time| time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec)) {
         return fail(Errno::EINVAL);
     }
+    // do_recvmmsg: an error that waits comes first.
+    let error = object_at(fd).and_then(|object| {
+        STATE.with(|state| state.client.stream(object).is_some().then(|| state.client.take_error(object))?)
+    });
+    if let Some(errno) = error {
+        return fail(errno);
+    }
     let now = || STATE.with(|state| state.now());
     let deadline = timeout.map(|t| now() + atoll_base::Duration::new(t.tv_sec as u64, t.tv_nsec as u32));
     let mut done = 0;
@@ -466,6 +516,9 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: as above.
         let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, (flags & !libc::MSG_WAITFORONE) | more) };
         if n < 0 {
+            if done > 0 {
+                put_error_back(fd);
+            }
             break;
         }
         entry.msg_len = n as c_uint;
@@ -476,6 +529,20 @@ pub unsafe extern "C" fn recvmmsg(
         }
     }
     if done == 0 && count > 0 { -1 } else { done as c_int }
+}
+
+/// Lets the next call on a datagram socket fail with what a part of recvmmsg(2) has failed with, which itself
+/// tells how many datagrams came before (do_recvmmsg).
+fn put_error_back(fd: c_int) {
+    let number = real::last_errno().0;
+    if matches!(number, libc::EAGAIN | libc::EINTR) {
+        return;
+    }
+    STATE.with(|state| {
+        if let Some(object) = object_at(fd) {
+            state.client.put_error_back(object, Errno(number));
+        }
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -507,20 +574,16 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    let Some(object) = object_at(out) else {
-        // sendfile(2): the source cannot be a socket.
-        if object_at(input).is_some() {
-            return fail(Errno::EINVAL) as ssize_t;
-        }
+    if lookup(out) == Fd::Kernel && lookup(input) == Fd::Kernel {
         // SAFETY: passed on.
         return unsafe { real::sendfile(out, input, offset, count) };
-    };
+    }
     // SAFETY: any octets are an offset.
     let mut from = match (!offset.is_null()).then(|| unsafe { reach::get(offset) }).transpose() {
         Ok(from) => from,
         Err(errno) => return length(Err(errno)),
     };
-    let result = transfer::send_file(object, input, &mut from, count);
+    let result = cancellation::point(|| splice::send_file(out, input, &mut from, count));
     let told = from.map_or(Ok(()), |from| reach::put(offset, from));
     length(told.and(result))
 }
@@ -531,7 +594,6 @@ pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t
     unsafe { sendfile(out, input, offset, count) }
 }
 
-/// Fails on sockets of ours, which splice(2) does not support; programs fall back on read and write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn splice(
     from: c_int,
@@ -541,9 +603,10 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if object_at(from).is_some() || object_at(to).is_some() {
-        return fail(Errno::EINVAL) as ssize_t;
+    if lookup(from) == Fd::Kernel && lookup(to) == Fd::Kernel {
+        // SAFETY: passed on.
+        return unsafe { real::splice(from, at, to, to_at, len, flags) };
     }
-    // SAFETY: passed on.
-    unsafe { real::splice(from, at, to, to_at, len, flags) }
+    // SAFETY: the program's offsets.
+    length(cancellation::point(|| unsafe { splice::splice((from, at), (to, to_at), len, flags) }))
 }

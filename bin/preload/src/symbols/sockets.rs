@@ -8,7 +8,7 @@ use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::multicast;
 use atoll_sockets::client::object::{Kind, Socket};
-use atoll_sockets::options::Name;
+use atoll_sockets::options::{Name, Value};
 use libc::{sockaddr, socklen_t};
 
 use super::{Address, answer, fail, give_address, write_address};
@@ -148,8 +148,8 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     }
     // SAFETY: the program's address.
     let address = unsafe { Address::read_to_bind(addr, len) };
-    match with_choice(object, |state, undecided| local_of(state, object, address, undecided)) {
-        Ok(Local::Stack(endpoint)) => answer(calls::bind(object, endpoint)),
+    match with_choice(object, |state, undecided| local_of(state, object, (address, len), undecided)) {
+        Ok(Local::Stack(endpoint)) => answer(calls::bind_by_name(object, endpoint)),
         Ok(Local::Kernel) => {
             calls::to_kernel(object);
             // SAFETY: passed on.
@@ -165,12 +165,17 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     }
 }
 
-fn local_of(state: &State, object: u32, address: Address, undecided: bool) -> Result<Local, Errno> {
+fn local_of(
+    state: &State,
+    object: u32,
+    (address, len): (Address, socklen_t),
+    undecided: bool,
+) -> Result<Local, Errno> {
     let Some(socket) = state.client.socket(object) else { return Err(Errno::ENOTSOCK) };
     let raw = socket.protocol == Protocol::Raw;
     let udp = raw || socket.protocol == Protocol::Udp;
     let Some(endpoint) = address.endpoint(socket.v6) else {
-        return if undecided { Ok(Local::Invalid) } else { Err(Errno::EINVAL) };
+        return if undecided { Ok(Local::Invalid) } else { Err(address.why_not(socket.v6, len)) };
     };
     let Some(session) = state.client.own() else { return Ok(Local::Kernel) };
     let network = &settings().kernel_network;
@@ -193,7 +198,8 @@ fn local_of(state: &State, object: u32, address: Address, undecided: bool) -> Re
     }
     match network.has_rest() {
         _ if raw => Ok(Local::Foreign(endpoint)),
-        _ if !undecided => Err(Errno::EINVAL),
+        // __inet_bind looks at the address before the state of the socket, __inet6_bind after it.
+        _ if !undecided => Err(if socket.v6 { Errno::EINVAL } else { Errno::EADDRNOTAVAIL }),
         true => Ok(Local::Kernel),
         false => Ok(Local::Foreign(endpoint)),
     }
@@ -312,25 +318,39 @@ fn choice_for(state: &State, socket: &Socket, to: Endpoint) -> Choice {
 }
 
 /// Decides where connect(2) leads.
-fn choose(object: u32, address: Address) -> Choice {
+fn choose(object: u32, address: Address, len: socklen_t) -> Choice {
     with_choice(object, |state, undecided| {
         let Some(socket) = state.client.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
-        let is_v6_only = socket.is_v6_only();
+        let is_v6_only = socket.is_v6_only() || socket.is_bound_to_v6();
         let endpoint = match address {
             // ip6_datagram_connect: a datagram socket takes addresses of both kinds.
-            Address::Ours { endpoint, v6: false } if socket.protocol == Protocol::Udp && !is_v6_only => {
-                Some(endpoint)
+            Address::Ours { v6: false, .. } if socket.protocol == Protocol::Udp && is_v6_only => {
+                return Choice::Fail(Errno::EAFNOSUPPORT);
             }
+            Address::Ours { endpoint, v6: false } if socket.protocol == Protocol::Udp => Some(endpoint),
             _ => address.endpoint(socket.v6),
         };
         match endpoint {
             // tcp_v6_connect, ip6_datagram_connect: such a socket cannot reach IPv4.
             Some(endpoint) if is_v6_only && endpoint.addr.is_v4() => Choice::Fail(Errno::ENETUNREACH),
+            Some(Endpoint { addr, .. })
+                if socket.is_bound_to_v4() && !addr.is_v4() && !addr.is_unspecified() =>
+            {
+                Choice::Fail(Errno::EAFNOSUPPORT)
+            }
             Some(endpoint) => choice_for(state, socket, endpoint),
             _ if undecided => Choice::Invalid,
             _ if address == Address::Unspecified => Choice::Disconnect,
-            _ => Choice::Fail(if address == Address::Other { Errno::EAFNOSUPPORT } else { Errno::EINVAL }),
+            _ => Choice::Fail(address.why_not(socket.v6, len)),
         }
+    })
+}
+
+/// Returns whether a socket listens, or has begun to connect.
+fn is_begun(object: u32) -> bool {
+    STATE.with(|state| {
+        let kind = state.client.socket(object).map(|socket| &socket.kind);
+        matches!(kind, Some(Kind::Listening(_) | Kind::Stream(..)))
     })
 }
 
@@ -341,7 +361,7 @@ pub(super) fn or_loopback(to: Endpoint) -> Endpoint {
 /// Returns the server that sendto(2) with MSG_FASTOPEN names. `Err` means that the call fails or, if it is
 /// `None`, that the socket is the kernel's.
 pub(super) fn server(object: u32, address: Address) -> Result<Option<Endpoint>, Option<Errno>> {
-    match choose(object, address) {
+    match choose(object, address, size_of::<libc::sockaddr_in6>() as socklen_t) {
         Choice::Stack(to) => Ok(Some(or_loopback(to))),
         Choice::Kernel => Err(None),
         Choice::Invalid => {
@@ -366,9 +386,14 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
     if let Err(errno) = Address::check(addr, len) {
         return fail(errno);
     }
+    if (len as usize) < size_of::<libc::sa_family_t>() {
+        return fail(Errno::EINVAL);
+    }
     // SAFETY: the program's address.
     let address = unsafe { Address::read(addr, len) };
-    match choose(object, address) {
+    match choose(object, address, len) {
+        // __inet_stream_connect: of a connection the address is not looked at.
+        Choice::Fail(_) if is_begun(object) => answer(calls::connect(object, Endpoint::default())),
         Choice::Stack(to) => answer(calls::connect(object, or_loopback(to))),
         Choice::Kernel => {
             // SAFETY: passed on.
@@ -398,7 +423,9 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
     let known = table::object_at(fd).and_then(|object| {
         calls::await_name(object);
         STATE.with(|state| match state.client.socket(object) {
-            None | Some(Socket { kind: Kind::Fresh, .. }) => None,
+            None => None,
+            // A port that was given back is shown still.
+            Some(Socket { kind: Kind::Fresh, local, .. }) if local.port == 0 => None,
             Some(socket) => Some((state.client.local_of(object), socket.v6)),
         })
     });
@@ -467,10 +494,22 @@ fn get_option(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
+    // do_sock_getsockopt: a level that the socket does not have comes first.
+    STATE.with(|state| state.client.check_level(object, level))?;
     // SAFETY: any octets are a number.
     let room = unsafe { reach::get(len) }? as i32;
-    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    // do_ipv6_getsockopt: a negative length is a large one.
+    let room = match usize::try_from(room) {
+        Err(_) if level == libc::IPPROTO_IPV6 => usize::MAX,
+        room => room.map_err(|_| Errno::EINVAL)?,
+    };
     let found = options::get(object, level, name)?;
+    // sk_getsockopt: a rate in four octets is the largest number if there is no room for it.
+    let is_short_rate = (level, name) == (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) && room < 8;
+    let found = match found.octets().first_chunk::<8>().filter(|_| is_short_rate) {
+        Some(rate) => Value::of_int(u32::try_from(u64::from_ne_bytes(*rate)).unwrap_or(u32::MAX)),
+        None => found,
+    };
     let octets = found.octets();
     let room = room.min(octets.len());
     // ip(7): at that level one octet is enough for a small number, if there is no room for more.
@@ -512,7 +551,8 @@ pub unsafe extern "C" fn setsockopt(
     if !reach::can_read(value, len_read) {
         // sock_setsockopt: the length is looked at first.
         let is_short = level == libc::SOL_SOCKET && len_read < size_of::<c_int>();
-        return fail(if is_short { Errno::EINVAL } else { Errno::EFAULT });
+        let refused = STATE.with(|state| state.client.refusal(object, (level, name), len_read));
+        return fail(if is_short { Errno::EINVAL } else { refused.unwrap_or(Errno::EFAULT) });
     }
     let bytes: &[u8] = match len_read {
         0 => &[],

@@ -386,8 +386,13 @@ unsafe fn wait(
     if reach::is_beyond(events.cast(), octets) {
         return fail(Errno::EFAULT);
     }
-    // A call returns no more events than can be looked for at little cost.
-    let there = reach::writable(events, octets.min(EVENTS_OCTETS)) / size_of::<epoll_event>();
+    // Memory for events is looked at for as many as there may be: looking costs a moment for each page.
+    let wanted = if octets > EVENTS_OCTETS {
+        octets.min(EVENTS_OCTETS.max(epoll::most_events(set).saturating_mul(size_of::<epoll_event>())))
+    } else {
+        octets
+    };
+    let there = reach::writable(events, wanted) / size_of::<epoll_event>();
     if there == 0 {
         return wait_without_room(epfd, timeout, mask);
     }
@@ -396,7 +401,7 @@ unsafe fn wait(
     count(point(|| epoll::wait(set, room, timeout, mask)))
 }
 
-/// The octets of the events that one call returns, at most.
+/// The octets of memory for events that are looked at, whatever a set has.
 const EVENTS_OCTETS: usize = 4 * 4096;
 
 /// Waits for events that the program has no memory for: none is taken, and the call fails if there is one.

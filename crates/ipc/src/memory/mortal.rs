@@ -54,10 +54,10 @@ impl Memory for Mortal<'_> {
         self.store64(at, value);
     }
     fn fetch_and64(&self, at: usize, value: u64) -> u64 {
-        self.memory.fetch_and64(at, value)
+        if self.lives() { self.memory.fetch_and64(at, value) } else { self.memory.load64(at) }
     }
     fn fetch_or64(&self, at: usize, value: u64) -> u64 {
-        self.memory.fetch_or64(at, value)
+        if self.lives() { self.memory.fetch_or64(at, value) } else { self.memory.load64(at) }
     }
     fn read(&self, at: usize, out: &mut [u8]) {
         self.memory.read(at, out);

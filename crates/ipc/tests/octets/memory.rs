@@ -286,6 +286,10 @@ fn info(octets: &mut Octets) {
         snd_wnd: long(34),
         rcv_wnd: long(35),
         last_data_sent: long(36),
+        bbr_bw: long(37),
+        bbr_min_rtt: long(38),
+        bbr_pacing_gain: long(39),
+        bbr_cwnd_gain: long(40),
     };
     let memory = HeapMemory::new(INFO_BYTES);
     info.store(&memory, 0);

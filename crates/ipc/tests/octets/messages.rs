@@ -96,6 +96,17 @@ fn commands(octets: &mut Octets) {
             reuse_port: true,
             v6_only: false,
         },
+        Command::BindWithin {
+            token,
+            lease,
+            protocol: Protocol::Udp,
+            local,
+            first: 0x0201,
+            last: 0x0403,
+            reuse_addr: true,
+            reuse_port: false,
+            v6_only: true,
+        },
         Command::Release { lease },
         Command::Listen {
             token,
@@ -122,6 +133,7 @@ fn commands(octets: &mut Octets) {
         Command::StopAccepting { lease },
         Command::Claim { slot, generation },
         Command::Connect { slot, generation, lease, local, remote },
+        Command::ConnectWithin { slot, generation, local, remote, first: 0x0201, last: 0x0403 },
         udp_open(DatagramKind::Udp, reuse_port, v6_only),
         udp_open(DatagramKind::Icmp, reuse_port, v6_only),
         udp_open(DatagramKind::Raw, reuse_port, v6_only),
@@ -163,7 +175,7 @@ fn events(octets: &mut Octets) {
         octets.add(&format!("event {}", name(&event)), &bytes);
         assert_eq!(Event::decode(&bytes), Ok(event));
     }
-    let causes = (0..=13).map(Cause::from_u8).map(|cause| format!("{cause:?}={}", cause as u8));
+    let causes = (0..=19).map(Cause::from_u8).map(|cause| format!("{cause:?}={}", cause as u8));
     octets.add("causes", causes.collect::<Vec<_>>().join(" ").as_bytes());
 }
 

@@ -6,7 +6,6 @@
 use std::fs;
 
 use atoll_base::{Duration, Instant};
-use rustix::time::{ClockId, clock_gettime};
 
 /// The conversion of time stamp counter values to nanoseconds: `ns0 + ((tsc - tsc0) * mult >> 48)`.
 ///
@@ -102,22 +101,34 @@ const SHIFT: u32 = 48;
 /// Returns how long the calling thread has had a processor (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)). Costs
 /// a system call.
 pub fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let time = read(libc::CLOCK_THREAD_CPUTIME_ID);
     Duration::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
 /// Returns CLOCK_REALTIME (clock_gettime(2)) in nanoseconds since 1970; 0 before. Costs ~20 ns (vDSO).
 #[inline]
 pub fn time_of_day() -> u64 {
-    let time = clock_gettime(ClockId::Realtime);
+    let time = read(libc::CLOCK_REALTIME);
     let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec.cast_unsigned());
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// Reads a clock that every kernel has.
+///
+/// This is the C library's function, because rustix looks for the vDSO in what the kernel says of the
+/// process, and under valgrind(1) that is the vDSO of valgrind, where the program has none.
+#[inline]
+fn read(clock: libc::clockid_t) -> libc::timespec {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time
 }
 
 /// Returns CLOCK_MONOTONIC (clock_gettime(2)).
 #[inline]
 fn kernel_now() -> Instant {
-    let t = clock_gettime(ClockId::Monotonic);
+    let t = read(libc::CLOCK_MONOTONIC);
     Instant::from_nanos((t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64))
 }
 

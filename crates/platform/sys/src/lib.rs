@@ -3,7 +3,7 @@
 //! This crate is on storey 4, where `unsafe` is allowed. Calls go through rustix's `linux_raw` backend
 //! wherever it has them: those are plain `syscall` instructions, so that the preload library can use this
 //! crate without running into its own interposers. The exceptions are [`process`] (posix_spawn), [`signal`],
-//! [`sched::set_batch`], [`heap`], [`users`] (getpwnam_r and others), [`Gather`], [`unix::Channel`],
+//! [`sched::set_policy`], [`heap`], [`users`] (getpwnam_r and others), [`Gather`], [`unix::Channel`],
 //! [`Views`] and [`ending`] (`syscall(2)`), [`Mapping`] and [`unix::Channel`] where programs wait for them
 //! often ([`instruction`]), the `netlink` module, `filesystem` and `seccomp`, which
 //! serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).

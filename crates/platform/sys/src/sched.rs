@@ -6,12 +6,20 @@ use std::io::{self, Write};
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Makes the calling thread SCHED_BATCH, so that threads that wake up do not preempt it, and it finishes its
-/// batch first (sched(7)).
-pub fn set_batch() -> io::Result<()> {
+/// A scheduling policy for which nobody needs a privilege (sched(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// SCHED_OTHER: a thread that wakes up preempts one that has had more of the processor.
+    Other = libc::SCHED_OTHER as isize,
+    /// SCHED_BATCH: a thread that wakes up preempts nobody, so the one that woke it finishes its batch first.
+    Batch = libc::SCHED_BATCH as isize,
+}
+
+/// Sets the scheduling policy of the calling thread (sched_setscheduler(2)).
+pub fn set_policy(policy: Policy) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: `parameters` is a valid sched_param that outlives the call; pid 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) } {
+    match unsafe { libc::sched_setscheduler(0, policy as libc::c_int, &parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -97,7 +105,7 @@ mod tests {
             set_affinity_of(own, &all).unwrap();
             assert_eq!(affinity().unwrap(), all);
             assert!(set_affinity_of(0, &all).is_err());
-            set_batch().unwrap();
+            set_policy(Policy::Batch).unwrap();
         })
         .join()
         .unwrap();

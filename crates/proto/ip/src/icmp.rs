@@ -43,18 +43,27 @@ pub enum ErrorKind {
         /// (RFC 1191 §7.1).
         mtu: u16,
     },
-    /// The packet could not be delivered.
-    Unreachable {
-        /// A code of [`atoll_wire::icmp::code`]; for IPv6 errors, the equivalent code there.
+    /// The packet was lost for another reason.
+    Lost {
+        /// The type of the message: of ICMP about a packet of IPv4, of ICMPv6 about one of IPv6.
+        kind: u8,
+        /// The code of the message.
         code: u8,
+        /// The word that the message adds: of a parameter problem, where in the packet the fault is.
+        info: u32,
     },
-    /// The packet ran out of hops (code 0), or its fragments did not arrive in time (code 1).
-    TimeExceeded {
-        /// The ICMP code: 0 or 1.
-        code: u8,
-    },
-    /// A host on the path found a fault in the packet's header.
-    Problem,
+}
+
+impl ErrorKind {
+    /// Returns the error that the neighbour of a packet does not answer, as this host itself reports it:
+    /// arp_error_report and ndisc_error_report of Linux.
+    pub const fn unanswered(is_v4: bool) -> ErrorKind {
+        if is_v4 {
+            ErrorKind::Lost { kind: icmp::UNREACHABLE, code: icmp::code::HOST, info: 0 }
+        } else {
+            ErrorKind::Lost { kind: icmpv6::UNREACHABLE, code: icmpv6::code::ADDRESS, info: 0 }
+        }
+    }
 }
 
 /// The limits on answers and errors, which both families share.
@@ -131,12 +140,16 @@ impl Icmp {
         Ok(())
     }
 
-    /// Sends an error unless it is `None`, because it is forbidden, or too many were sent (RFC 1812
+    /// Sends an error unless it is `None`, because it is forbidden, or too many were sent outside (RFC 1812
     /// §4.3.2.8, RFC 4443 §2.4 (f)). Counts it, or that it was not sent.
     pub(crate) fn report(&mut self, now: Instant, common: &mut Common, error: Option<Reply<'_>>) {
         // The cost is random, so that a host cannot count our errors to others by those that it still gets
         // (CVE-2020-25705).
         let is_sent = error.is_some_and(|error| {
+            // As on Linux, what stays on this machine is not limited: a program hears of each refusal.
+            if error.link == Link::Inside {
+                return error.send(common);
+            }
             let cost = 1 + common.rng().below(3);
             self.error_limit.take(now, cost) && error.send(common)
         });

@@ -189,7 +189,7 @@ impl Connection {
     /// Ends the connection because the peer has been silent for too long.
     pub(crate) fn give_up(&mut self) -> Events {
         let mut events = Events::TIMED_OUT | Events::CLOSED;
-        if self.snd.unreachable {
+        if self.snd.network_error.is_some() {
             events |= Events::UNREACHABLE;
         }
         self.become_closed();

@@ -69,9 +69,16 @@ impl Connection {
 
     /// Lets a waiting SYN leave, once there is text to send or the application has closed its side.
     pub(crate) fn release_syn(&mut self) {
+        if self.snd.end() > 0 {
+            self.send_waiting_syn();
+        }
+    }
+
+    /// Lets a waiting SYN leave, although there is no text: the application has sent none, and waits for the
+    /// connection.
+    pub fn send_waiting_syn(&mut self) {
         if let Some(rare) = &mut self.rare
             && rare.early.waits
-            && self.snd.end() > 0
         {
             rare.early.waits = false;
             self.pending.set(Pending::SYN);

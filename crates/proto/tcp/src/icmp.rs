@@ -1,22 +1,14 @@
 //! What ICMP messages of the network change (RFC 1191, RFC 5461), and how little they are to be believed (RFC
 //! 5927).
 
+use core::num::NonZeroU8;
+
 use atoll_base::{Instant, SeqNum};
 
 use crate::connection::Connection;
 use crate::outcome::Events;
 use crate::pending::Pending;
 use crate::state::State;
-
-/// The meaning of an ICMP destination-unreachable message (RFC 1122 §4.2.3.9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreachable {
-    /// The protocol or port is unreachable: nothing listens there.
-    Hard,
-    /// The network or host is unreachable, a source route failed, or the time to live was exceeded; the
-    /// condition may pass.
-    Soft,
-}
 
 impl Connection {
     /// Handles "fragmentation needed": the path takes packets of `mtu` octets. The message is ignored unless
@@ -48,25 +40,49 @@ impl Connection {
         self.update_mss();
     }
 
-    /// Handles "destination unreachable". The message ends a handshake at once. An open connection only
-    /// remembers it as the likely cause of a later time-out, because any host that guesses a sequence number
-    /// could have sent it (RFC 5927 §5.2).
+    /// Handles an error that says that the segment with this sequence number was lost: "destination
+    /// unreachable", "time exceeded" and others. `reason` is the caller's number of what the error means.
+    ///
+    /// The error ends a handshake that this end has begun, and with `ends_opening` one that the peer has
+    /// begun. An open connection only remembers the error as the likely cause of a later time-out, because
+    /// any host that guesses a sequence number could have sent it (RFC 5927 §5.2).
     ///
     /// DEVIATION: RFC 9293 §3.9.2.2 (MUST-56) does not let soft errors end a handshake. Linux does, and
     /// applications expect EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
-    pub fn handle_unreachable(&mut self, _now: Instant, kind: Unreachable, quoted_seq: SeqNum) -> Events {
+    pub fn handle_network_error(
+        &mut self,
+        reason: NonZeroU8,
+        quoted_seq: SeqNum,
+        ends_opening: bool,
+    ) -> Events {
         if !self.is_in_flight(quoted_seq) {
             return Events::empty();
         }
-        if self.state() != State::SynSent {
-            self.snd.unreachable = true;
-            return Events::empty();
+        match self.state() {
+            State::SynReceived if self.passive && ends_opening => {
+                self.become_closed();
+                return Events::CLOSED;
+            }
+            State::SynReceived if self.passive => {}
+            State::SynSent | State::SynReceived => {
+                self.snd.network_error = Some(reason);
+                self.become_closed();
+                return Events::UNREACHABLE | Events::CLOSED;
+            }
+            _ => {}
         }
-        self.become_closed();
-        match kind {
-            Unreachable::Hard => Events::REFUSED | Events::CLOSED,
-            Unreachable::Soft => Events::UNREACHABLE | Events::CLOSED,
-        }
+        self.note_network_error(reason);
+        Events::empty()
+    }
+
+    /// Remembers the likely cause of a time-out.
+    pub const fn note_network_error(&mut self, reason: NonZeroU8) {
+        self.snd.network_error = Some(reason);
+    }
+
+    /// Returns the number of the network's last error, unless the peer was heard since.
+    pub const fn network_error(&self) -> Option<NonZeroU8> {
+        self.snd.network_error
     }
 
     fn is_in_flight(&self, seq: SeqNum) -> bool {

@@ -2,6 +2,7 @@
 
 use atoll_base::{Duration, Instant};
 
+use crate::congestion::BbrInfo;
 use crate::connection::{Connection, text_offset};
 use crate::recovery::Phase;
 use crate::settings::Algorithm;
@@ -88,6 +89,8 @@ pub struct Info {
     pub delivery_rate: u64,
     /// The pace in octets per second; `None` if segments leave as fast as the windows allow.
     pub pacing_rate: Option<u64>,
+    /// What BBR knows of the path, if it is at work.
+    pub bbr: Option<BbrInfo>,
     /// The limit that the application has set on the pace, in octets per second (SO_MAX_PACING_RATE).
     pub pacing_rate_max: Option<u64>,
     /// The time since text was sent last.
@@ -145,6 +148,7 @@ impl Connection {
             segs_out: self.segments_out,
             delivery_rate: (window * 1_000_000).checked_div(rtt.srtt_us.into()).unwrap_or(0),
             pacing_rate: self.pacing_rate(),
+            bbr: self.congestion.bbr_info(),
             pacing_rate_max: self.pacing_rate_max().map(core::num::NonZeroU64::get),
             last_data_sent: now.since(self.sent_at),
             last_received: now.since(self.heard_at),

@@ -54,10 +54,10 @@ mod timers;
 mod urgent;
 
 pub use closed::answer_for_closed;
+pub use congestion::BbrInfo;
 pub use connection::Connection;
 pub use cookie::{COOKIE_LIFETIME, check_syn_cookie, simplify_for_cookie, stamp_cookie, syn_cookie};
 pub use fast_open::{CookieVerdict, check_fast_open, fast_open_cookie};
-pub use icmp::Unreachable;
 pub use info::Info;
 pub use isn::{initial_sequence, timestamp_offset};
 pub use outcome::{Events, Input, Reason, Text, Transmit, Verdict};

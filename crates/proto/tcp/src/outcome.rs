@@ -17,11 +17,12 @@ bitflags! {
         const FIN = 1 << 3;
         /// The peer reset the connection, or has sent text to an application that wants none.
         const RESET = 1 << 4;
-        /// The peer refused the connection: a RST in SYN-SENT, or a hard ICMP error.
+        /// The peer refused the connection: a RST in SYN-SENT.
         const REFUSED = 1 << 5;
         /// The peer did not answer for too long.
         const TIMED_OUT = 1 << 6;
-        /// The network reported the peer as unreachable; beside TIMED_OUT it is the likely cause.
+        /// The network reported an error, [`crate::Connection::network_error`]; beside TIMED_OUT it is the
+        /// likely cause.
         const UNREACHABLE = 1 << 7;
         /// The connection is gone: poll what is left to send (a RST at most) and delete it.
         const CLOSED = 1 << 8;

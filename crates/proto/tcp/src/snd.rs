@@ -1,5 +1,7 @@
 //! What has been sent, and how much more may be: the send sequence variables (RFC 9293 §3.3.1).
 
+use core::num::NonZeroU8;
+
 use atoll_base::SeqNum;
 
 /// The send side. Positions are stream offsets: the SYN is at -1, text begins at 0, the FIN follows the last
@@ -40,8 +42,9 @@ pub(crate) struct Snd {
     pub(crate) mss: u16,
     /// Whether a FIN follows the text.
     pub(crate) fin: bool,
-    /// Whether the network has reported the peer unreachable.
-    pub(crate) unreachable: bool,
+    /// Why the network has lost a segment, as its caller numbers the reasons; `None` if it has reported no
+    /// loss since the peer was heard last (Linux's `sk_err_soft`).
+    pub(crate) network_error: Option<NonZeroU8>,
 }
 
 impl Snd {
@@ -61,7 +64,7 @@ impl Snd {
             mss_peer: MSS_DEFAULT,
             mss: MSS_DEFAULT,
             fin: false,
-            unreachable: false,
+            network_error: None,
         }
     }
 

@@ -48,7 +48,7 @@ struct Listener {
     embryonic: u32,
     /// The number of connections in the accept queue, waiting or offered.
     unclaimed: u32,
-    /// The sum of the sockets' backlogs, at least 1.
+    /// The sum of the sockets' backlogs. A backlog of 0 still lets one connection wait.
     backlog: u32,
     defer_accept: u16,
 }
@@ -106,7 +106,7 @@ impl Listeners {
         is_authority: bool,
         directives: &mut VecDeque<Directive>,
     ) -> Result<ListenerId, Cause> {
-        let backlog = listen.backlog.clamp(1, self.backlog_max);
+        let backlog = listen.backlog.min(self.backlog_max);
         let is_known = self.find(listen.session, listen.lease).is_some();
         if !is_known && self.by_session.count(listen.session) >= self.sockets_max {
             return Err(Cause::NoBuffers);
@@ -167,7 +167,7 @@ impl Listeners {
             choice: 0,
             embryonic: 0,
             unclaimed: 0,
-            backlog: 1,
+            backlog: 0,
             defer_accept: 0,
         };
         if !self.has_port(local.port) {
@@ -494,6 +494,6 @@ impl Listener {
     }
 
     fn sum_backlogs(&mut self) {
-        self.backlog = self.sockets.iter().map(|socket| socket.backlog).fold(0, u32::saturating_add).max(1);
+        self.backlog = self.sockets.iter().map(|socket| socket.backlog).fold(0, u32::saturating_add);
     }
 }

@@ -106,6 +106,12 @@ impl ConnMgr {
         self.ports.bind(bind)
     }
 
+    /// Returns a free port from the first to the last of `range`, of which this replica is the authority, for
+    /// [`ConnMgr::handle_bind`]; 0 if the lease has a port already. Returns `None` if all are in use.
+    pub fn port_within(&mut self, protocol: Protocol, lease: u64, range: (u16, u16)) -> Option<u16> {
+        self.ports.port_within(protocol, lease, range)
+    }
+
     /// Ends the session's hold on the lease.
     pub fn handle_release(&mut self, session: SessionId, lease: u64) {
         self.ports.release(session, lease);

@@ -96,6 +96,20 @@ impl FreePorts {
         }
     }
 
+    /// Returns a port from `first` to `last` that no socket has, searching from the `at`th of these on.
+    fn find_within(&self, (first, last): (u16, u16), at: u32) -> Option<u16> {
+        let step = u32::from(self.step);
+        // Below the first port there is none, and the distance of the last one is rounded down.
+        let low = u32::from(first.saturating_sub(self.first)).div_ceil(step);
+        let high = u32::from(last.checked_sub(self.first)?) / step;
+        let high = high.min(self.count.checked_sub(1)?);
+        let start = low + at.checked_rem((high + 1).checked_sub(low)?)?;
+        let is_within = |place: &u32| (low..=high).contains(place);
+        let place = self.free.next(start).filter(is_within).or(self.free.next(low).filter(is_within))?;
+        // Cannot overflow: the port is in the range.
+        Some(self.first + place as u16 * self.step)
+    }
+
     /// Returns a port that no socket has, searching from the `at`th one on.
     fn find(&self, at: u32) -> Option<u16> {
         let place = self.free.next(at.checked_rem(self.count)?)?;
@@ -278,15 +292,27 @@ impl Ports {
 
     /// Returns a port that no socket has, from a random start on: sockets that name no port never share one.
     fn free_port(&mut self, bind: &Bind) -> Option<u16> {
-        // The start follows from the lease's number, which is random: a successor that carries out the
-        // request again finds the same port.
-        let at = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
-        self.free_ports(bind.protocol)?.find(at)
+        self.free_ports(bind.protocol)?.find(start(bind.lease))
+    }
+
+    /// Returns a port from `first` to `last` that no socket has; 0 if the lease has its port already, which
+    /// it asks for again.
+    pub(crate) fn port_within(&mut self, protocol: Protocol, lease: u64, range: (u16, u16)) -> Option<u16> {
+        if self.by_number.contains_key(&lease) {
+            return Some(0);
+        }
+        self.free_ports(protocol)?.find_within(range, start(lease))
     }
 
     fn replicas(&self) -> u16 {
         u16::from(self.config.replicas.max(1))
     }
+}
+
+/// Returns where the search for a free port starts. It follows from the lease's number, which is random: a
+/// successor that carries out the request again finds the same port.
+const fn start(lease: u64) -> u32 {
+    (lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 /// Returns whether the user may have the port that is asked for.

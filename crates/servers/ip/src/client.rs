@@ -3,7 +3,7 @@
 use atoll_base::{Epoch, FourTuple, Instant, SeqNum};
 use atoll_ip::{ErrorKind, Ip, NetworkError, Request};
 use atoll_ipc::ip::{IpBody, IpMessage};
-use atoll_wire::icmp::{self, code};
+use atoll_wire::icmp;
 use atoll_wire::icmpv6;
 use atoll_wire::ipv4::Protocol;
 
@@ -55,7 +55,7 @@ impl Client {
                     _ => (false, [0; 8]),
                 };
                 return is_known.then_some(NetworkError {
-                    kind: ErrorKind::Unreachable { code: code::HOST },
+                    kind: ErrorKind::unanswered(local.addr.is_v4()),
                     protocol,
                     tuple: FourTuple { local, remote },
                     quoted_seq: (protocol == Protocol::TCP).then_some(SeqNum(seq)),

@@ -351,6 +351,10 @@ pub struct ReplicaReport {
     pub cpu: Option<u32>,
     /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
+    /// The scheduling policy of its process: `other` while it has few conversations, `batch` while it has
+    /// many, or what it was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// The version of the ledger that the replica writes for its successor; absent before the first write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ledger: Option<u32>,
@@ -476,6 +480,10 @@ pub struct ServerReport {
     pub cpu: Option<u32>,
     /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
+    /// The scheduling policy of its process: `other` while it has few conversations, `batch` while it has
+    /// many, or what it was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// The number of an IP server's queue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u8>,

@@ -4,9 +4,9 @@ use atoll_base::{Instant, SlotId};
 use atoll_ipc::Memory;
 use atoll_ipc::command::CloseMode;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{APP_RESET, SlotState};
+use atoll_ipc::slot::{APP_LINGERS, APP_RESET, SlotState};
 
-use crate::entry::{Service, Stage};
+use crate::entry::{Flags, Service, Stage};
 use crate::release::{give_back_slot, remove};
 use crate::session::Occupant;
 use crate::transport::Transport;
@@ -25,6 +25,7 @@ impl<M: Memory> Transport<M> {
                 return;
             }
             Stage::Open(service) => self.tell_service(now, index, service),
+            Stage::Offered { listener, lease, .. } => return self.decline(now, index, listener, lease),
             _ => return,
         }
         let is_crowded = self.connections.orphans() >= self.config.orphans_max;
@@ -33,14 +34,15 @@ impl<M: Memory> Transport<M> {
         let view = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
         // RFC 1122 §4.2.2.13, as on Linux: unread text makes the close a reset.
         let read = view.as_ref().map_or(0, |slot| slot.receive_head());
-        let is_reset = view.as_ref().is_some_and(|slot| slot.app_flags() & APP_RESET != 0);
-        if mode == CloseMode::Abort || is_reset || read < entry.connection.receive_nxt() {
+        let flags = view.as_ref().map_or(0, |slot| slot.app_flags());
+        if mode == CloseMode::Abort || flags & APP_RESET != 0 || read < entry.connection.receive_nxt() {
             entry.connection.abort_after_text();
         } else if is_crowded {
             self.stats.count(Stat::OrphansReset);
             entry.connection.abort();
         } else {
             entry.connection.close(now);
+            entry.flags.set(Flags::LINGERS, flags & APP_LINGERS != 0);
         }
         if let Some(session) = session {
             entry.receive.release_all(session.memory());

@@ -1,11 +1,13 @@
 //! Carries out the commands of applications. Every field is hostile until checked.
 
-use atoll_base::{Instant, SlotId};
+use atoll_base::{Endpoint, Instant, SlotId};
 use atoll_ipc::arena::INFO;
+use atoll_ipc::info::Info;
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Command, Event, Memory, Ready, SocketOption};
+use atoll_ipc::{Cause, Command, Event, Memory, Ready, SocketOption, tcp_state};
 
 use crate::facts::ConnectionFacts;
+use crate::ports::{Asked, within};
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
@@ -17,6 +19,7 @@ pub(crate) fn cost(command: &Command) -> u32 {
         Command::Kick { .. } | Command::SetOption { .. } => 1,
         Command::Claim { .. } | Command::Close { .. } | Command::Info { .. } => 4,
         Command::Connect { .. }
+        | Command::ConnectWithin { .. }
         | Command::UdpOpen { .. }
         | Command::Group { .. }
         | Command::Listen { .. } => 16,
@@ -61,7 +64,14 @@ impl<M: Memory> Transport<M> {
             }
             Command::Connect { slot, generation, lease, local, remote } => {
                 let place = Place { session, slot, generation };
-                return self.connect(now, place, lease, local, remote);
+                let range = self.config.ephemeral;
+                return self.connect(now, place, Asked { lease, local, remote, range });
+            }
+            Command::ConnectWithin { slot, generation, local, remote, first, last } => {
+                let place = Place { session, slot, generation };
+                let range = within(self.config.ephemeral, (first, last));
+                let local = Endpoint { port: 0, ..local };
+                return self.connect(now, place, Asked { lease: 0, local, remote, range });
             }
             Command::Info { token, slot, generation } => {
                 self.send_info(now, session, token, slot, generation)
@@ -77,7 +87,9 @@ impl<M: Memory> Transport<M> {
             self.stats.count(Stat::BadCommands);
             return;
         };
-        if self.applications.get(session).is_some_and(|session| session.is_vacant(slot)) {
+        if self.applications.get(session).is_some_and(|session| session.was_offered(slot, generation)) {
+            // The offer was taken back before its session declined it.
+        } else if self.applications.get(session).is_some_and(|session| session.is_vacant(slot)) {
             if view.replica_generation() == generation {
                 view.set_state(atoll_ipc::slot::SlotState::Free);
             }
@@ -140,12 +152,31 @@ impl<M: Memory> Transport<M> {
                 {
                     let tuple = self.connections.tuple(&entry.name);
                     let facts = ConnectionFacts::of(now, entry, tuple, &self.applications);
-                    facts.info().store(&session.arena, INFO);
+                    let mut info = facts.info();
+                    if info.state == u64::from(tcp_state::TIME_WAIT) {
+                        // tcp_time_wait: the socket of the program is closed then, and another remembers.
+                        info.state = tcp_state::CLOSED.into();
+                    }
+                    info.store(&session.arena, INFO);
                 }
                 Cause::None
             }
+            Occupant::Datagram(index) => self.store_path(now, session, index),
             _ => Cause::Invalid,
         };
         self.applications.reply(&mut self.stats, session, &Event::InfoReply { token, cause });
+    }
+
+    /// Stores the MTU of the path to the peer of a datagram socket, which is all that is asked of one:
+    /// `IP_MTU`, `IPV6_MTU`.
+    fn store_path(&self, now: Instant, session: u32, index: u32) -> Cause {
+        let peer = self.datagrams.get(index).and_then(|socket| socket.remote());
+        let (Some(peer), Some(session)) = (peer, self.applications.get(session)) else {
+            return Cause::Invalid;
+        };
+        let path = self.ip.path_mtu(now, peer.addr);
+        let mtu = path.map_or(self.ip.mtu_for(peer.addr), |path| path.mtu);
+        Info { pmtu: mtu.into(), ..Info::default() }.store(&session.arena, INFO);
+        Cause::None
     }
 }

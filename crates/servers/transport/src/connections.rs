@@ -321,19 +321,22 @@ impl Connections {
     ) -> Result<FourTuple, NoPort> {
         let (first, last) = choice.range;
         let PortChoice { rng, is_ours, looks, .. } = choice;
+        // DEVIATION: on Linux a socket without a port may get the one that it connects to, and so be its own
+        // peer.
+        let is_ours = |tuple: &FourTuple| tuple.local != tuple.remote && is_ours(tuple);
         let tuple = |port: u16| FourTuple { local: Endpoint::at(local, port), remote };
         let Some(range) = last.checked_sub(first) else { return Err(NoPort::none()) };
         let count = u32::from(range) + 1;
         let start = rng.below(count);
         let known = self.locals.find(&tuple(first)).map(|name| name.destination());
-        if !known.is_some_and(|name| self.searches.has(&name)) {
+        if !known.is_some_and(|name| self.searches.has(&name, (first, last))) {
             let look = |port: u16| self.look_at_port(now, &tuple(port), &is_ours, looks);
             if let Some(port) = crate::ports::choose_at_random((first, count), start, look) {
                 return Ok(tuple(port));
             }
         }
         let destination = self.name(&tuple(first)).destination();
-        let mut search = self.searches.take(&destination, first, count);
+        let mut search = self.searches.take(&destination, (first, last));
         let look = |port: u16| self.look_at_port(now, &tuple(port), &is_ours, looks);
         let chosen = search.go_on(now, start, look);
         self.searches.put(destination, search);
@@ -359,7 +362,7 @@ impl Connections {
         is_ours: &impl Fn(&FourTuple) -> bool,
         looks: &mut u32,
     ) -> Found {
-        if tuple.local.port == 0 || !is_ours(tuple) || tuple.local == tuple.remote {
+        if tuple.local.port == 0 || !is_ours(tuple) {
             return Found::Elsewhere;
         }
         *looks = looks.saturating_add(1);

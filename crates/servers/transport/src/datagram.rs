@@ -11,12 +11,10 @@ use atoll_ipc::ledger::Work;
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
-use atoll_wire::icmp::code;
 use atoll_wire::ipv4::Protocol as WireProtocol;
 
 use crate::datagrams::{Arrived, Datagram, Name};
 use crate::durability::Subject;
-use crate::fragment::MtuDiscovery;
 use crate::session::{Occupant, Place, Session};
 use crate::sink::FrameSink;
 use crate::transport::Transport;
@@ -26,7 +24,7 @@ mod fault;
 mod raw;
 mod send;
 
-use fault::fault_of;
+use fault::{cause_of, fault_of};
 
 /// The most datagram sockets of one session at one port: each gets a copy of a datagram for all, and is
 /// examined for a datagram for one.
@@ -305,7 +303,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Handles an ICMP error: the next call on a connected socket fails (udp(7)).
+    /// Handles an ICMP error: a socket that asks for errors gets it, and with a hard one the next call on a
+    /// connected socket fails (udp(7)).
     pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError) {
         let protocol = match error.protocol {
             WireProtocol::UDP => Protocol::Udp,
@@ -316,28 +315,28 @@ impl<M: Memory> Transport<M> {
         };
         let Some(index) = self.find_for(now, protocol, &error.tuple) else { return };
         let Some(socket) = self.datagrams.get(index) else { return };
-        if let ErrorKind::FragNeeded { mtu } = error.kind {
+        let peer = error.tuple.remote;
+        let discovery = socket.options().discovery_to(peer.addr);
+        if let ErrorKind::FragNeeded { mtu } = error.kind
+            && discovery.believes_paths()
+        {
             // Nothing proves that the socket has sent the quoted datagram; a forged error makes datagrams
             // leave in fragments of 552 octets, or 1280 with IPv6.
-            self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
-            if socket.options().discovery_to(error.tuple.remote.addr) == MtuDiscovery::Dont {
-                return;
-            }
+            self.ip.learn_path_mtu(now, peer.addr, mtu);
         }
-        if socket.options().wants_errors() {
-            self.report_fault(index, fault_of(error), error.tuple.remote);
+        let Some(meaning) = cause_of(error, protocol, discovery) else { return };
+        if socket.options().wants_errors(peer.addr) {
+            self.report_fault(index, fault_of(error), peer);
             return;
         }
         let is_about_peer = match protocol {
             // ping_err: any error, if there is a peer.
             Protocol::Icmp => socket.remote().is_some(),
-            _ => socket.remote() == Some(error.tuple.remote),
+            _ => socket.remote() == Some(peer),
         };
-        if !is_about_peer {
-            return;
+        if is_about_peer && meaning.is_hard {
+            self.datagrams.fail(index, meaning.cause, Ready::IN | Ready::OUT);
         }
-        let Some(cause) = cause_of(error.kind) else { return };
-        self.datagrams.fail(index, cause, Ready::IN | Ready::OUT);
     }
 
     /// Gives a socket that has asked for them a network error about what it has sent to `peer`; the work is
@@ -386,15 +385,6 @@ impl<M: Memory> Transport<M> {
         }
         self.datagrams.put_back_dirty(dirty);
         self.durability.mark(Work::Nothing);
-    }
-}
-
-/// Returns the cause with which a network error makes the next call fail; `None` if it makes none fail.
-const fn cause_of(kind: ErrorKind) -> Option<Cause> {
-    match kind {
-        ErrorKind::Unreachable { code: code::PORT } => Some(Cause::ConnectionRefused),
-        ErrorKind::FragNeeded { .. } => Some(Cause::MessageTooLong),
-        _ => None,
     }
 }
 

@@ -145,6 +145,8 @@ bitflags! {
         const MARK = 1024;
         /// The connection waits for its session's share of a later flush.
         const LATER = 8192;
+        /// A process waits in close(2) until the FIN is acknowledged (SO_LINGER).
+        const LINGERS = 16384;
     }
 }
 

@@ -117,6 +117,8 @@ impl ConnectionFacts {
             u64::from(info.pmtu) + if self.tuple.remote.addr.is_v4() { 0 } else { u64::from(V6_EXTRA) };
         let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        let bbr = info.bbr.unwrap_or_default();
+        let gain = |per_mille: u64| per_mille * 256 / 1000;
         info::Info {
             state: state_number(info.state).into(),
             ca_state: match info.phase {
@@ -164,6 +166,10 @@ impl ConnectionFacts {
             snd_wnd: info.snd_wnd.into(),
             rcv_wnd: info.rcv_wnd.into(),
             last_data_sent: info.last_data_sent.as_millis() as u64,
+            bbr_bw: bbr.bandwidth,
+            bbr_min_rtt: bbr.min_rtt_us.into(),
+            bbr_pacing_gain: gain(bbr.pacing_gain),
+            bbr_cwnd_gain: gain(bbr.cwnd_gain),
         }
     }
 }

@@ -31,6 +31,13 @@ pub(crate) enum MtuDiscovery {
     Omit = 5,
 }
 
+impl MtuDiscovery {
+    /// Returns whether the socket believes what routers say of a path (`ip_sk_accept_pmtu`).
+    pub(crate) const fn believes_paths(self) -> bool {
+        !matches!(self, MtuDiscovery::Interface | MtuDiscovery::Omit)
+    }
+}
+
 /// How one datagram is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {

@@ -1,16 +1,18 @@
 //! Handles the frames that arrive.
 
-use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
+use core::num::NonZeroU8;
+
+use atoll_base::{Addr, Endpoint, FourTuple, Instant, SeqNum};
 use atoll_connmgr::{Syn, SynVerdict};
 use atoll_ip::{Cast, ChecksumOffload, ErrorKind, Link, NetworkError, Received};
 use atoll_ipc::command::Protocol as SocketProtocol;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
-use atoll_ipc::{Cause, Details, Memory, Ready, details};
-use atoll_tcp::{Events, State, TimeWaitAnswer, Unreachable, Verdict};
+use atoll_ipc::{Cause, Details, Memory, NetworkCause, Ready, details};
+use atoll_tcp::{Events, State, TimeWaitAnswer, Verdict};
 use atoll_wire::fast_open;
-use atoll_wire::icmp::code;
+use atoll_wire::icmp::{self, code};
 use atoll_wire::ipv4::Ecn;
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::tcp::{self, Flags, Segment};
@@ -61,13 +63,7 @@ impl<M: Memory> Transport<M> {
             Received::Udp { src, dst, cast, tos, ttl, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
                 let came_over = if internal { details::Link::Inside } else { details::Link::Outside };
-                let details = Details {
-                    own: dst.addr,
-                    tos: Some(tos),
-                    ttl: Some(ttl),
-                    link: Some(came_over),
-                    came: None,
-                };
+                let details = heard(dst.addr, (tos, ttl), came_over);
                 let protocol = SocketProtocol::Udp;
                 if !self.handle_datagram(now, &mut Arrived { protocol, tuple, cast, details, payload }) {
                     // RFC 1122 §4.1.3.1: no socket has the port.
@@ -77,8 +73,7 @@ impl<M: Memory> Transport<M> {
             Received::EchoReply { src, dst, id, tos, ttl, message } => {
                 let (local, remote) = (Endpoint::at(dst, id), Endpoint::at(src, 0));
                 let came_over = if internal { details::Link::Inside } else { details::Link::Outside };
-                let details =
-                    Details { own: dst, tos: Some(tos), ttl: Some(ttl), link: Some(came_over), came: None };
+                let details = heard(dst, (tos, ttl), came_over);
                 // Nobody is told where no socket has asked, as on Linux.
                 self.handle_datagram(
                     now,
@@ -200,7 +195,8 @@ impl<M: Memory> Transport<M> {
             entry.cause = Cause::TimedOut;
         }
         if events.contains(Events::UNREACHABLE) {
-            entry.cause = Cause::HostUnreachable;
+            let reason = entry.connection.network_error().map(NonZeroU8::get);
+            entry.cause = reason.map_or(Cause::HostUnreachable, Cause::from_u8);
         }
         if events.contains(Events::ESTABLISHED) {
             match entry.stage {
@@ -325,14 +321,35 @@ impl<M: Memory> Transport<M> {
                 }
                 Events::empty()
             }
-            ErrorKind::Unreachable { code: code::PORT | code::PROTOCOL } => {
-                entry.connection.handle_unreachable(now, Unreachable::Hard, seq)
-            }
-            ErrorKind::Unreachable { .. } | ErrorKind::TimeExceeded { .. } | ErrorKind::Problem => {
-                entry.connection.handle_unreachable(now, Unreachable::Soft, seq)
+            ErrorKind::Lost { kind, code, .. } => {
+                let is_v4 = error.tuple.remote.addr.is_v4();
+                let NetworkCause { cause, is_hard } = NetworkCause::of(is_v4, kind, code);
+                let is_waiting = matches!(entry.stage, Stage::Embryonic { .. });
+                let ends_opening = is_waiting && ends_opening(is_v4, is_hard, (kind, code));
+                match NonZeroU8::new(cause as u8).filter(|_| cause != Cause::SourceQuench) {
+                    Some(reason) => entry.connection.handle_network_error(reason, seq, ends_opening),
+                    None => Events::empty(),
+                }
             }
         };
         self.react(now, index, events);
         self.connections.touch(index);
     }
+}
+
+/// Returns whether an error about the answer to a SYN ends the connection that the peer wants to open
+/// (`tcp_v4_err`, `tcp_v6_err`, `tcp_req_err`).
+const fn ends_opening(is_v4: bool, is_hard: bool, message: (u8, u8)) -> bool {
+    if !is_v4 {
+        return is_hard;
+    }
+    matches!(
+        message,
+        (icmp::UNREACHABLE, code::NET | code::HOST) | (icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM, _)
+    )
+}
+
+/// Returns what is known of the packet of a datagram to `own`, of which type of service and TTL are given.
+fn heard(own: Addr, (tos, ttl): (u8, u8), link: details::Link) -> Details {
+    Details { own, tos: Some(tos), ttl: Some(ttl), link: Some(link), ..Details::default() }
 }

@@ -210,15 +210,39 @@ impl<M: Memory> Transport<M> {
     }
 
     fn claim_timeout(&mut self, now: Instant, index: u32, listener: ListenerId, lease: u64) {
-        let Some(entry) = self.connections.get(index) else { return };
-        let Some(place) = entry.place else { return };
-        let Some(session) = self.applications.get(place.session) else { return };
-        let session = session.id;
-        if self.take_back(now, index) {
+        if self.give_back_offer(now, index, listener, lease, true) {
             self.stats.count(Stat::ClaimTimeouts);
-            self.cm.handle_claim_timeout(now, ConnectionId(index), listener, session, lease);
+        }
+    }
+
+    /// Handles the answer of a session that does not listen any more: another one gets the connection at
+    /// once, or it is reset with its listener.
+    pub(crate) fn decline(&mut self, now: Instant, index: u32, listener: ListenerId, lease: u64) {
+        self.give_back_offer(now, index, listener, lease, false);
+    }
+
+    /// Takes an offer back, and tells the CM. Returns `false` if the claim came first and is honoured.
+    fn give_back_offer(
+        &mut self,
+        now: Instant,
+        index: u32,
+        listener: ListenerId,
+        lease: u64,
+        timed_out: bool,
+    ) -> bool {
+        let Some(place) = self.connections.get(index).and_then(|entry| entry.place) else { return false };
+        let Some(session) = self.applications.get(place.session).map(|session| session.id) else {
+            return false;
+        };
+        let is_back = self.take_back(now, index);
+        if is_back {
+            match timed_out {
+                true => self.cm.handle_claim_timeout(now, ConnectionId(index), listener, session, lease),
+                false => self.cm.handle_returned(now, ConnectionId(index), listener, session, lease),
+            }
             self.run_directives(now);
         }
+        is_back
     }
 
     /// Takes an offer back, with the text that was received for it. Returns `false` if the claim came first

@@ -4,7 +4,7 @@ use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
+use atoll_ipc::slot::{APP_AWAITS_ANSWER, APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
@@ -13,7 +13,7 @@ use crate::connections::PortChoice;
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::options::Inherited;
 use crate::passive::Opening;
-use crate::ports::NoPort;
+use crate::ports::{Asked, NoPort};
 use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
 
@@ -26,35 +26,29 @@ impl<M: Memory> Transport<M> {
     // structure: connect: each check refuses with a cause of its own, in the order of Linux
     /// Carries out [`atoll_ipc::Command::Connect`]. The outcome is always reported by the slot; the command
     /// waits until the outcome is known.
-    pub(crate) fn connect(
-        &mut self,
-        now: Instant,
-        place: Place,
-        lease: u64,
-        local: Endpoint,
-        remote: Endpoint,
-    ) -> Carried {
+    pub(crate) fn connect(&mut self, now: Instant, place: Place, asked: Asked) -> Carried {
+        let Asked { lease, local, remote, range } = asked;
         let Place { session: session_index, slot, generation } = place;
         if local.port != 0 {
             // A socket may only choose a port that it has.
             let grant = self.applications.grant(session_index, &self.cm, lease, Protocol::Tcp, local);
             if grant.is_none_or(|grant| self.cm.is_overtaken(&grant)) {
                 self.stats.count(Stat::BadCommands);
-                self.refuse(place, Cause::Invalid);
+                self.refuse(place, local, Cause::Invalid);
                 return Carried::Out;
             }
         }
         let has_room = self.applications.get(session_index).is_some_and(Session::has_room_for_socket);
         let has_room = has_room && self.connections.count() < self.config.connections_max;
         let tuple = if has_room && self.shortage.may_connect(&self.applications, session_index) {
-            self.choose_tuple(now, local, remote)
+            self.choose_tuple(now, (local, remote), range)
         } else {
             Err(Cause::NoBuffers.into())
         };
         let tuple = match tuple {
             Ok(tuple) => tuple,
             Err(NoPort::Refused(cause)) => {
-                self.refuse(place, cause);
+                self.refuse(place, local, cause);
                 return Carried::Out;
             }
             Err(NoPort::Unknown) => return Carried::Later,
@@ -99,6 +93,7 @@ impl<M: Memory> Transport<M> {
             view.replica_reset(generation, SlotState::Connecting, wanted.map_or(limit, u32::from));
             view.set_local(tuple.local);
         }
+        self.answer_who_awaits(place);
         if let Some(entry) = self.connections.get_mut(index)
             && wanted.is_some()
         {
@@ -113,6 +108,19 @@ impl<M: Memory> Transport<M> {
         Carried::Out
     }
 
+    /// Wakes a thread that sleeps until the connection is taken up.
+    fn answer_who_awaits(&mut self, Place { session, slot, generation }: Place) {
+        let Some(session) = self.applications.get_mut(session) else { return };
+        let Some(view) = session.slot(slot) else { return };
+        // Partner: the application sets its flag, publishes its sleep word, fences, and looks for the answer.
+        session.arena.fence();
+        if view.app_flags() & APP_AWAITS_ANSWER != 0 {
+            let bell = view.bell();
+            let event = Event::Ready { slot, generation, ready: Ready::empty() };
+            session.push(&mut self.stats, &event, Some(bell));
+        }
+    }
+
     fn app_flags_of(&self, session_index: u32, slot: SlotId) -> u32 {
         self.applications
             .get(session_index)
@@ -121,7 +129,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Reports that a connection fails before it exists. Its slot still has to be closed by the application.
-    fn refuse(&mut self, place: Place, cause: Cause) {
+    fn refuse(&mut self, place: Place, local: Endpoint, cause: Cause) {
         let Place { slot, generation, .. } = place;
         let Some(session) = self.applications.get_mut(place.session) else { return };
         if session.occupant(slot, generation) != Occupant::Nobody
@@ -132,6 +140,8 @@ impl<M: Memory> Transport<M> {
         }
         let Some(view) = session.slot(slot) else { return };
         view.replica_reset(generation, SlotState::Open, 0);
+        // What is there is of the connection before.
+        view.set_local(local);
         view.set_error(cause);
         view.set_replica_flags(REPLICA_CLOSED);
         let bell = view.bell();
@@ -141,7 +151,12 @@ impl<M: Memory> Transport<M> {
 
     /// Chooses both ends of a new connection, which no other has, and whose incoming packets reach this
     /// replica.
-    fn choose_tuple(&mut self, now: Instant, local: Endpoint, remote: Endpoint) -> Result<FourTuple, NoPort> {
+    fn choose_tuple(
+        &mut self,
+        now: Instant,
+        (local, remote): (Endpoint, Endpoint),
+        range: (u16, u16),
+    ) -> Result<FourTuple, NoPort> {
         // As on Linux, the unspecified address means loopback.
         let here = remote.addr.is_unspecified();
         let remote = if here { Endpoint::at(remote.addr.loopback_of_family(), remote.port) } else { remote };
@@ -176,8 +191,7 @@ impl<M: Memory> Transport<M> {
             may_open.then_some(tuple).ok_or(NoPort::none())
         } else {
             let is_ours = |tuple: &FourTuple| owners.is_ours(tuple);
-            let choice =
-                PortChoice { range: self.config.ephemeral, rng: &mut self.rng, is_ours, looks: &mut looks };
+            let choice = PortChoice { range, rng: &mut self.rng, is_ours, looks: &mut looks };
             self.connections.choose_port(now, (addr, remote), choice)
         };
         self.load.charge_command(looks.saturating_mul(LOOK_COST));

@@ -25,7 +25,8 @@ pub(crate) struct Inherited {
     pub(crate) send_limit: Option<u32>,
     /// The value of `TCP_NOTSENT_LOWAT`; 0 means none.
     pub(crate) unsent_low: u32,
-    /// Whether `SO_RCVBUF` was set.
+    /// Whether the sizes of send buffers and receive buffers stay what they are.
+    pub(crate) fixed_send: bool,
     pub(crate) fixed_receive: bool,
     /// The value of `TCP_FASTOPEN`: how many connections the application may have before their handshakes are
     /// complete.
@@ -34,6 +35,9 @@ pub(crate) struct Inherited {
 
 /// The smallest size of buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
 const BUFFER_MIN: u32 = 4096;
+/// The bits of `SO_BUF_LOCK` (linux/socket.h).
+const SEND_LOCK: u32 = 1;
+const RECEIVE_LOCK: u32 = 2;
 /// The value of MAX_TCP_SYNCNT of Linux.
 const SYN_RETRIES_MAX: u32 = 127;
 
@@ -54,6 +58,7 @@ impl Inherited {
             class: 0,
             send_limit: None,
             unsent_low: 0,
+            fixed_send: false,
             fixed_receive: false,
             fast_open: 0,
         }
@@ -73,7 +78,16 @@ impl Inherited {
                 settings.receive_capacity_max = settings.receive_capacity;
                 self.fixed_receive = true;
             }
-            SocketOption::SendBuffer => self.send_limit = Some(value.clamp(BUFFER_MIN, config.send_limit.1)),
+            SocketOption::SendBuffer => {
+                self.send_limit = Some(value.clamp(BUFFER_MIN, config.send_limit.1));
+                self.fixed_send = true;
+            }
+            SocketOption::BufferLock => {
+                (self.fixed_send, self.fixed_receive) = (value & SEND_LOCK != 0, value & RECEIVE_LOCK != 0);
+                let capacity_max =
+                    if self.fixed_receive { settings.receive_capacity } else { config.receive_capacity.1 };
+                settings.receive_capacity_max = capacity_max;
+            }
             SocketOption::Congestion => match algorithm(value) {
                 Some(algorithm) => settings.congestion = algorithm,
                 None => return false,
@@ -120,7 +134,7 @@ impl Entry {
         self.send_limit = inherited.send_limit.unwrap_or(config.send_limit.0);
         self.unsent_low = inherited.unsent_low;
         self.receive_capacity = inherited.settings.receive_capacity;
-        if inherited.send_limit.is_some() {
+        if inherited.fixed_send {
             self.flags.insert(Flags::FIXED_SEND);
         }
         if inherited.fixed_receive {
@@ -152,6 +166,10 @@ impl Entry {
             SocketOption::SendBuffer => {
                 self.send_limit = value.clamp(BUFFER_MIN, config.send_limit.1);
                 self.flags.insert(Flags::FIXED_SEND | Flags::LIMIT);
+            }
+            SocketOption::BufferLock => {
+                self.flags.set(Flags::FIXED_SEND, value & SEND_LOCK != 0);
+                self.flags.set(Flags::FIXED_RECEIVE, value & RECEIVE_LOCK != 0);
             }
             SocketOption::Congestion => match algorithm(value) {
                 Some(algorithm) => connection.set_congestion(algorithm),

@@ -1,5 +1,7 @@
 //! Sends the segments of a connection, as many as its link and its session's share allow.
 
+use core::num::NonZeroU8;
+
 use atoll_base::Instant;
 use atoll_ip::Route;
 use atoll_ipc::ledger::Work;
@@ -78,6 +80,8 @@ impl<M: Memory> Transport<M> {
                 if entry.connection.state() == State::SynSent {
                     entry.cause = Cause::HostUnreachable;
                     entry.connection.abort();
+                } else if let Some(reason) = NonZeroU8::new(Cause::HostUnreachable as u8) {
+                    entry.connection.note_network_error(reason);
                 }
                 // A segment that is sent now is lost, as if the network had dropped it.
                 false

@@ -14,7 +14,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{BitSet, Instant};
+use atoll_base::{BitSet, Endpoint, Instant};
 use atoll_ipc::Cause;
 
 use crate::names::Name;
@@ -48,6 +48,24 @@ impl From<Cause> for NoPort {
     }
 }
 
+/// The ends of a connection as an application asks for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The lease of the local port, if that is not 0.
+    pub(crate) lease: u64,
+    pub(crate) local: Endpoint,
+    pub(crate) remote: Endpoint,
+    /// The first and the last port of which one is chosen if the local port is 0.
+    pub(crate) range: (u16, u16),
+}
+
+/// Returns the part of the ephemeral ports that an application asks for. As on Linux, an end that is outside
+/// of them does not count (inet_sk_get_local_port_range).
+pub(crate) fn within((first, last): (u16, u16), asked: (u16, u16)) -> (u16, u16) {
+    let is_inside = |port: u16| (first..=last).contains(&port);
+    (if is_inside(asked.0) { asked.0 } else { first }, if is_inside(asked.1) { asked.1 } else { last })
+}
+
 /// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -63,19 +81,23 @@ pub(crate) enum Found {
     Elsewhere,
 }
 
-/// The searches for ports, by destination.
+/// The searches for ports, by destination and range of ports.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
-    searches: BTreeMap<Name, Search>,
+    searches: BTreeMap<(Name, Range), Search>,
     /// A counter that grows with each use.
     uses: u64,
 }
 
+/// The first and the last port that may be chosen.
+type Range = (u16, u16);
+
 /// The results of the search for a port towards one destination.
 #[derive(Debug)]
 pub(crate) struct Search {
-    /// The first port of the range.
+    /// The first port of the range, and how many ports it has.
     first: u16,
+    ports: u32,
     /// The ports, counted from the first one, that may be free. The others are not, unless they are among
     /// `later`.
     untried: BitSet,
@@ -158,42 +180,51 @@ pub(crate) fn choose_at_random(
 }
 
 impl Searches {
-    /// Takes out the search for this destination, or begins one. If there are too many then, the one that was
-    /// not used for longest is forgotten.
-    pub(crate) fn take(&mut self, destination: &Name, first: u16, ports: u32) -> Search {
+    /// Takes out the search for this destination among these ports, or begins one. If there are too many
+    /// then, the one that was not used for longest is forgotten.
+    pub(crate) fn take(&mut self, destination: &Name, range: Range) -> Search {
         self.uses += 1;
         let used = self.uses;
-        match self.searches.remove(destination) {
+        match self.searches.remove(&(*destination, range)) {
             Some(search) => Search { used, ..search },
             None => {
                 if self.searches.len() >= SEARCHES_MAX {
                     let oldest =
-                        self.searches.iter().min_by_key(|(_, search)| search.used).map(|(name, _)| *name);
+                        self.searches.iter().min_by_key(|(_, search)| search.used).map(|(key, _)| *key);
                     oldest.map(|oldest| self.searches.remove(&oldest));
                 }
-                Search { first, untried: BitSet::full(ports), later: BTreeSet::new(), used }
+                let (first, ports) = (range.0, u32::from(range.1.saturating_sub(range.0)) + 1);
+                let untried = BitSet::full(ports);
+                Search { first, ports, untried, later: BTreeSet::new(), used }
             }
         }
     }
 
     /// Keeps the state of a search.
     pub(crate) fn put(&mut self, destination: Name, search: Search) {
-        self.searches.insert(destination, search);
+        // Cannot truncate: the range ends with a port.
+        let range = (search.first, search.first + (search.ports - 1) as u16);
+        self.searches.insert((destination, range), search);
     }
 
-    /// Returns whether there is a search for this destination.
-    pub(crate) fn has(&self, destination: &Name) -> bool {
-        self.searches.contains_key(destination)
+    /// Returns whether there is a search for this destination among these ports.
+    pub(crate) fn has(&self, destination: &Name, range: Range) -> bool {
+        self.searches.contains_key(&(*destination, range))
     }
 
     /// Notes that the connection, or the record of TIME-WAIT, with this name is gone.
     #[inline]
     pub(crate) fn give_back(&mut self, name: &Name) {
-        if !self.searches.is_empty()
-            && let Some(search) = self.searches.get_mut(&name.destination())
-            && let Some(port) = name.local_port().checked_sub(search.first)
-        {
-            search.untried.insert(port.into());
+        if self.searches.is_empty() {
+            return;
+        }
+        let destination = name.destination();
+        let all = (destination, (0, 0))..=(destination, (u16::MAX, u16::MAX));
+        for search in self.searches.range_mut(all).map(|(_, search)| search) {
+            let nth = name.local_port().checked_sub(search.first).map(u32::from);
+            if let Some(nth) = nth.filter(|nth| *nth < search.ports) {
+                search.untried.insert(nth);
+            }
         }
     }
 
@@ -219,7 +250,7 @@ mod tests {
     fn a_search_tries_each_port_once_and_those_that_come_back_again() {
         let mut searches = Searches::default();
         let destination = Name::default();
-        let mut search = searches.take(&destination, 1000, 200);
+        let mut search = searches.take(&destination, (1000, 1199));
         let mut tried = Vec::new();
         let all_used = |port: u16, tried: &mut Vec<u16>| {
             tried.push(port);
@@ -230,8 +261,8 @@ mod tests {
         tried.sort_unstable();
         assert!(tried.iter().copied().eq(1000..1200), "each port once");
         searches.put(destination, search);
-        assert!(searches.has(&destination));
-        let mut search = searches.take(&destination, 1000, 200);
+        assert!(searches.has(&destination, (1000, 1199)) && !searches.has(&destination, (1000, 1198)));
+        let mut search = searches.take(&destination, (1000, 1199));
         assert_eq!(search.go_on(Instant::ZERO, 0, |_| Found::Free), Err(NoPort::none()), "nothing came back");
         search.untried.insert(7);
         assert_eq!(search.go_on(Instant::ZERO, 0, |_| Found::Free), Ok(1007));

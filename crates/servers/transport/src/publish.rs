@@ -53,8 +53,12 @@ impl<M: Memory> Transport<M> {
                 Stage::Open(_) | Stage::Ended(_) => {
                     again = entry.publish(now, session, &mut self.stats, locals, None, send_limit_max);
                 }
-                // Nothing that was written may have to be sent again: the application gets its slot back now.
-                Stage::Closing if entry.connection.send_una() == entry.connection.send_tail() => {
+                // Nothing that was written may have to be sent again: the application gets its slot back now,
+                // unless it waits for more. What a process that has ended waited for does not count.
+                Stage::Closing
+                    if entry.connection.send_una() == entry.connection.send_tail()
+                        && !(entry.awaits_fin() && session.gone.is_none()) =>
+                {
                     give_back_slot(index, &mut self.connections, &mut self.applications, &mut self.stats);
                 }
                 _ => {}
@@ -131,9 +135,7 @@ impl<M: Memory> Transport<M> {
         let (Stage::Waiting { listener } | Stage::Offered { listener, .. }) = entry.stage else {
             return false;
         };
-        let by_network =
-            matches!(entry.cause, Cause::ConnectionReset | Cause::TimedOut | Cause::HostUnreachable);
-        if !by_network || !self.cm.is_listening(listener) {
+        if !entry.cause.is_by_network() || !self.cm.is_listening(listener) {
             return false;
         }
         if entry.view.flags() & REPLICA_CLOSED != 0 {
@@ -150,6 +152,13 @@ impl<M: Memory> Transport<M> {
 }
 
 impl Entry {
+    /// Returns whether a process waits in close(2), and the peer has not acknowledged the FIN
+    /// (sk_stream_closing).
+    fn awaits_fin(&self) -> bool {
+        self.flags.intersects(Flags::LINGERS)
+            && matches!(self.connection.state(), State::FinWait1 | State::Closing | State::LastAck)
+    }
+
     /// Updates the slot and sends the event about it. `lease` is that of the acceptor, while the connection
     /// is offered. Returns whether the connection has something to send now.
     #[inline]

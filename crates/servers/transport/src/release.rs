@@ -6,7 +6,7 @@ use atoll_ipc::{Event, Memory};
 use crate::applications::Applications;
 use crate::connections::Connections;
 use crate::durability::Durability;
-use crate::entry::Stage;
+use crate::entry::{Flags, Stage};
 use crate::handshakes::Handshakes;
 use crate::stats::Stats;
 
@@ -58,5 +58,7 @@ pub(crate) fn give_back_slot<M: Memory>(
     entry.receive.release_all(session.memory());
     session.vacate(place.slot, false);
     let event = Event::SlotDone { slot: place.slot, generation: place.generation };
-    session.push(stats, &event, Some(0));
+    // A thread that waits in close(2) sleeps on a doorbell that no socket names any more.
+    let bell = if entry.flags.intersects(Flags::LINGERS) { None } else { Some(0) };
+    session.push(stats, &event, bell);
 }

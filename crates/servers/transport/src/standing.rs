@@ -29,6 +29,7 @@ impl<M: Memory> Transport<M> {
         let who = (session, id);
         match command {
             Command::Bind { .. } => self.bind(who, command),
+            Command::BindWithin { .. } => self.bind_within(who, command),
             Command::Release { .. } => self.release(id, command),
             Command::Listen { .. } => self.listen(now, who, command),
             Command::AcceptConnection { .. } => self.accept_connections(now, id, command),
@@ -68,6 +69,21 @@ impl<M: Memory> Transport<M> {
         }
         let voucher = voucher(&self.secrets, self.cm.grant(id, lease).filter(|_| cause == Cause::None));
         self.applications.reply(&mut self.stats, session, &Event::BindReply { token, cause, port, voucher });
+    }
+
+    /// Leases one of some ports to a socket.
+    fn bind_within(&mut self, who: (u32, SessionId), command: Command) {
+        let Command::BindWithin { token, lease, protocol, mut local, reuse_addr, .. } = command else {
+            return;
+        };
+        let Command::BindWithin { first, last, reuse_port, v6_only, .. } = command else { return };
+        let Some(port) = self.cm.port_within(protocol, lease, (first, last)) else {
+            let (cause, voucher) = (Cause::AddressInUse, voucher(&self.secrets, None));
+            let reply = Event::BindReply { token, cause, port: 0, voucher };
+            return self.applications.reply(&mut self.stats, who.0, &reply);
+        };
+        local.port = port;
+        self.bind(who, Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
     }
 
     /// Ends a socket's lease of a port.

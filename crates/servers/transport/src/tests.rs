@@ -9,6 +9,7 @@ mod batches;
 mod blame;
 mod details;
 mod echo;
+mod errors;
 mod flood;
 mod fragments;
 mod front;

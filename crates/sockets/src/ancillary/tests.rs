@@ -35,6 +35,7 @@ fn several_messages_are_one_wish() {
         ttl: Some(3),
         link: Some(Link::Inside),
         came: None,
+        dropped: 0,
     };
     assert_eq!(parse(&control, V4), Ok(Ancillary { details: Some(details), segment: Some(1200) }));
 }
@@ -83,7 +84,8 @@ fn messages_that_do_not_fit_are_cut_off() {
     let mut options = Options::default();
     options.set(Name::PacketInfo, 1);
     options.set(Name::ReceiveTos, 1);
-    let details = Details { own: V4, tos: Some(5), ttl: Some(64), link: Some(Link::Outside), came: None };
+    let details =
+        Details { own: V4, tos: Some(5), ttl: Some(64), link: Some(Link::Outside), came: None, dropped: 0 };
     let told = Told {
         options: &options,
         v6: false,
@@ -92,7 +94,8 @@ fn messages_that_do_not_fit_are_cut_off() {
         details: Some(details),
         came: None,
         segment: None,
-        fault: None,
+        queued: None,
+        left: None,
     };
     for (room, len, truncated) in
         [(100, 56, false), (49, 49, false), (48, 48, true), (32, 32, true), (20, 20, true), (8, 0, true)]
@@ -107,9 +110,10 @@ fn messages_that_do_not_fit_are_cut_off() {
 fn a_group_is_answered_from_the_stack_s_address() {
     let options = Options::default();
     let details = |link| Details { own: V4, link: Some(link), ..Details::default() };
-    let (details_of_none, came, segment, fault) = (None, None, None, None);
+    let (details_of_none, came, segment, queued, left) = (None, None, None, None, None);
     let (v6, port, own_v4) = (false, 7, Some(5));
-    let told = Told { options: &options, v6, port, own_v4, details: details_of_none, came, segment, fault };
+    let told =
+        Told { options: &options, v6, port, own_v4, details: details_of_none, came, segment, queued, left };
     assert_eq!(told.answers_from(0xef01_0203, &details(Link::Outside)), 5);
     assert_eq!(told.answers_from(0xef01_0203, &details(Link::Inside)), 0x7f00_0001);
     assert_eq!(told.answers_from(0x7f00_0005, &details(Link::Inside)), 0x7f00_0005);
@@ -123,8 +127,8 @@ fn an_error_is_written_as_linux_does() {
     let fault = Fault { reporter, info: 1300, kind: 3, code: 4, quoted, came: 0 };
     let (port, own_v4, details, came, segment) = (0, None, None, None, None);
     let told = |v6, fault| {
-        let fault = Some(fault);
-        Told { options: &options, v6, port, own_v4, details, came, segment, fault }
+        let (queued, left) = (Some(Queued::Fault(fault)), None);
+        Told { options: &options, v6, port, own_v4, details, came, segment, queued, left }
     };
     let mut out = [0; 80];
     let written = write(&told(false, fault), &mut out);
@@ -149,8 +153,17 @@ fn a_time_is_the_first_message_and_only_where_it_is_asked_for() {
     let mut options = Options::default();
     options.set(Name::ReceiveTtl, 1);
     let written = |options: &Options| {
-        let told =
-            Told { options, v6: false, port: 7, own_v4: None, details, came, segment: None, fault: None };
+        let told = Told {
+            options,
+            v6: false,
+            port: 7,
+            own_v4: None,
+            details,
+            came,
+            segment: None,
+            queued: None,
+            left: None,
+        };
         let mut out = vec![0; 100];
         let len = write(&told, &mut out).len;
         out.truncate(len);
@@ -161,4 +174,25 @@ fn a_time_is_the_first_message_and_only_where_it_is_asked_for() {
     options.set(Name::Times, Form::Nanos as u64);
     let time = [3u64.to_ne_bytes(), 2_001u64.to_ne_bytes()].concat();
     assert_eq!(written(&options), [message(SOL_SOCKET, libc::SO_TIMESTAMPNS, &time), ttl].concat());
+}
+
+#[test]
+fn a_completion_has_the_range_of_its_sends_and_no_address() {
+    let options = Options::default();
+    let (port, own_v4, details, came, segment, left) = (0, None, None, None, None, Some(9));
+    let queued = Some(Queued::Copied(Completion { first: 3, last: 0x0102_0304 }));
+    for (v6, len, kind) in [(false, 48, libc::IP_RECVERR), (true, 60, libc::IPV6_RECVERR)] {
+        let told = Told { options: &options, v6, port, own_v4, details, came, segment, queued, left: None };
+        let mut out = [0xee; 80];
+        assert_eq!(write(&told, &mut out).len, usize::next_multiple_of(len, 8));
+        assert_eq!(out[..8], len.to_ne_bytes());
+        assert_eq!(out[12..16], kind.to_ne_bytes());
+        assert_eq!(out[16..32], [0, 0, 0, 0, 5, 0, 1, 0, 3, 0, 0, 0, 4, 3, 2, 1]);
+        assert!(out[32..len].iter().all(|octet| *octet == 0));
+    }
+    let told =
+        Told { options: &options, v6: false, port, own_v4, details, came, segment, queued: None, left };
+    let mut out = [0; 24];
+    assert_eq!(write(&told, &mut out), Written { len: 24, truncated: false });
+    assert_eq!(out[8..20], [6, 0, 0, 0, 36, 0, 0, 0, 9, 0, 0, 0]);
 }

@@ -12,7 +12,7 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::NO_USER;
 
 use super::Client;
-use super::object::{Datagram, Kind, Place, Socket, any};
+use super::object::{Datagram, Kind, Lasting, Place, Socket, any};
 use super::platform::Platform;
 use super::questions::Answer;
 use super::session::Session;
@@ -46,6 +46,17 @@ pub struct Binding {
     pub needs_pass: bool,
     local: Endpoint,
     authority: usize,
+    /// The first and the last port of which one is asked for, if the socket has a range of its own.
+    within: Option<(u16, u16)>,
+}
+
+impl Binding {
+    /// Turns to the next of `replicas` replicas, because the ports of the socket's range whose authority was
+    /// asked are all in use. Returns `false` if the socket has no range.
+    pub fn turn_to_next(&mut self, replicas: usize) -> bool {
+        self.authority = (self.authority + 1) % replicas.max(1);
+        self.within.is_some()
+    }
 }
 
 /// The state of registering a listener. The authority of its port is asked first, because it may refuse.
@@ -87,32 +98,47 @@ impl<P: Platform> Client<P> {
 
     // ---- bind(2) ----
 
+    /// Binds a socket to an address and no port if it has asked for that (ip(7),
+    /// `IP_BIND_ADDRESS_NO_PORT`): connect(2) chooses the port, of which many connections may have the same
+    /// one. Returns whether that is so.
+    pub fn bind_without_port(&mut self, object: u32, local: Endpoint) -> bool {
+        let Some(socket) = self.socket_mut(object) else { return false };
+        let is_wanted = socket.options.is_on(Name::BindWithoutPort) && !socket.protocol.is_icmp();
+        if local.port != 0 || !is_wanted || !socket.has_no_port() {
+            return false;
+        }
+        socket.local = local;
+        socket.kind = Kind::Bound;
+        true
+    }
+
     /// Begins to bind a socket to an address of the stack.
     pub fn start_binding(&mut self, object: u32, local: Endpoint) -> Result<Binding, Errno> {
         let fresh = self.rng.next_u64() | 1;
         let replicas = self.own().ok_or(Errno::ENETDOWN)?.count();
         let any = self.rng.below(replicas as u32) as usize;
         let authority = if local.port == 0 { any } else { usize::from(local.port) % replicas };
-        self.leave_refused(object);
+        let may_bind_again = self.may_bind_again(object);
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
-        if !matches!(socket.kind, Kind::Fresh) {
+        if !socket.has_no_port() && !may_bind_again {
             return Err(Errno::EINVAL);
         }
         let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
         // Most sockets share nothing and have high ports: no replica has to know their users.
         let needs_pass = socket.options.is_on(Name::ReusePort) || is_of_user(socket.protocol, local.port);
-        Ok(Binding { lease, port: local.port, needs_pass, local, authority })
+        let ephemeral = self.own().ok_or(Errno::ENETDOWN)?.facts.ephemeral;
+        let has_range = local.port == 0 && !socket.protocol.is_icmp();
+        let within = socket.options.local_ports(ephemeral).filter(|_| has_range);
+        Ok(Binding { lease, port: local.port, needs_pass, local, authority, within })
     }
 
-    /// Begins a socket again whose connection was refused, if the stack had chosen its port: as on Linux
-    /// (tcp_set_state), it has none any more.
-    fn leave_refused(&mut self, object: u32) {
-        let may_begin = |socket: &Socket| socket.lease == 0 && !socket.connect_reported;
-        if self.socket(object).is_some_and(may_begin)
+    /// Returns whether a socket whose connection has ended may be bound once more: as on Linux
+    /// (tcp_set_state), it has no port any more, unless the program had named one.
+    fn may_bind_again(&mut self, object: u32) -> bool {
+        let is_without =
+            |socket: &Socket| (socket.lease == 0 || socket.lasting.port_found) && !socket.lasting.bound_since;
+        self.socket(object).is_some_and(is_without)
             && self.stream(object).is_some_and(|(stream, ..)| stream.is_closed())
-        {
-            self.start_over(object);
-        }
     }
 
     /// Begins to bind a socket that had its port on a stack that went to that port on the next one, under its
@@ -123,7 +149,7 @@ impl<P: Platform> Client<P> {
         let (lease, local) = (socket.lease, socket.local);
         let needs_pass = is_of_user(socket.protocol, local.port) || socket.options.is_on(Name::ReusePort);
         let authority = usize::from(local.port) % replicas;
-        Ok(Binding { lease, port: local.port, needs_pass, local, authority })
+        Ok(Binding { lease, port: local.port, needs_pass, local, authority, within: None })
     }
 
     /// Asks the authority for the port. `passes` are the supervisor's statements about the user. Returns the
@@ -133,8 +159,21 @@ impl<P: Platform> Client<P> {
         let [reuse_addr, reuse_port] =
             [Name::ReuseAddr, Name::ReusePort].map(|name| socket.options.is_on(name));
         let v6_only = socket.is_v6_only();
-        let Binding { lease, local, authority, .. } = *binding;
+        let Binding { lease, local, authority, within, .. } = *binding;
         let protocol = socket.protocol;
+        if let Some((first, last)) = within {
+            return self.ask_one(authority, passes, |token| Command::BindWithin {
+                token,
+                lease,
+                protocol,
+                local,
+                first,
+                last,
+                reuse_addr,
+                reuse_port,
+                v6_only,
+            });
+        }
         self.ask_one(authority, passes, |token| Command::Bind {
             token,
             lease,
@@ -150,11 +189,22 @@ impl<P: Platform> Client<P> {
     /// ([`Client::open_datagrams`]).
     pub fn finish_binding(&mut self, object: u32, binding: &Binding, answer: &Answer) -> Result<(), Errno> {
         let socket = self.socket_mut(object).ok_or(Errno::EBADF)?;
+        let before = (socket.lease, socket.local.port);
         (socket.lease, socket.voucher) = (binding.lease, answer.voucher);
-        // One that is bound again is what it was.
-        if matches!(socket.kind, Kind::Fresh) {
-            socket.local = Endpoint::at(binding.local.addr, answer.port);
-            socket.kind = Kind::Bound;
+        // One that has its port on the next stack again is what it was.
+        if socket.standing.waits {
+            return Ok(());
+        }
+        socket.local = Endpoint::at(binding.local.addr, answer.port);
+        socket.lasting.port_found = binding.port == 0;
+        match socket.kind {
+            Kind::Fresh => socket.kind = Kind::Bound,
+            // To the program it is still a socket whose connection has ended.
+            Kind::Stream(..) => socket.lasting.bound_since = true,
+            _ => {}
+        }
+        if before.0 != 0 && before.0 != binding.lease {
+            self.release_lease(before);
         }
         Ok(())
     }
@@ -194,7 +244,13 @@ impl<P: Platform> Client<P> {
             match &mut socket.kind {
                 // It had places on a stack that went.
                 Kind::Datagram(datagram) => datagram.places = places,
-                kind => *kind = Kind::Datagram(Box::new(Datagram { places, sender, ..Datagram::default() })),
+                kind => {
+                    // inet_shutdown: it fails without a peer, but what was shut stays so.
+                    let Lasting { shut_receive, shut_send, .. } = socket.lasting;
+                    let datagram =
+                        Datagram { places, sender, shut_receive, shut_send, ..Datagram::default() };
+                    *kind = Kind::Datagram(Box::new(datagram));
+                }
             }
             self.send_options(object);
         }
@@ -251,17 +307,12 @@ impl<P: Platform> Client<P> {
 
     /// Returns the address to which a socket without a port is to be bound before it listens; fails if it
     /// cannot listen. A listener that was shut down begins again, at the address that it had.
-    pub fn address_to_listen(&mut self, object: u32) -> Result<Option<Endpoint>, Errno> {
-        if let Some(Socket { kind: kind @ Kind::Listening(_), local, .. }) = self.socket_mut(object)
-            && matches!(kind, Kind::Listening(listener) if listener.is_shut)
-        {
-            *kind = Kind::Fresh;
-            return Ok(Some(*local));
-        }
-        match self.socket(object).map(|socket| (&socket.kind, socket.protocol, socket.v6)) {
-            Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
-            Some((Kind::Fresh, _, v6)) => Ok(Some(any(v6))),
-            Some((Kind::Bound | Kind::Listening(_), ..)) => Ok(None),
+    pub fn address_to_listen(&self, object: u32) -> Result<Option<Endpoint>, Errno> {
+        let socket = self.socket(object).ok_or(Errno::EINVAL)?;
+        match &socket.kind {
+            _ if socket.protocol != Protocol::Tcp => Err(Errno::EOPNOTSUPP),
+            _ if socket.has_no_port() => Ok(Some(Endpoint::at(socket.local.addr, 0))),
+            Kind::Bound | Kind::Listening(_) => Ok(None),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -271,7 +322,7 @@ impl<P: Platform> Client<P> {
     pub fn start_listening(&self, object: u32, backlog: i32) -> Result<Registration, Errno> {
         self.own().ok_or(Errno::ENETDOWN)?;
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
-        let backlog = u32::try_from(backlog).unwrap_or(BACKLOG).clamp(1, 65535);
+        let backlog = u32::try_from(backlog).unwrap_or(BACKLOG).min(65535);
         Ok(Registration { local: socket.local, lease: socket.lease, backlog, answered: 0 })
     }
 

@@ -1,21 +1,38 @@
 //! How objects go: close(2), shutdown(2) of listeners, and slots that others may still hold.
 
-use atoll_base::{Duration, Endpoint};
-use atoll_ipc::command::CloseMode;
+use atoll_base::{Duration, Endpoint, SlotId};
+use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Command, Ready};
 
 use super::Client;
+use crate::listener::{Listener, Offer};
 use crate::{Errno, Failure};
 
-use super::object::{Body, Kind, Object, Place, Socket, any};
+use super::object::{Body, Kind, Lasting, Object, Place, any};
 use super::platform::Platform;
 use super::session::{NOBODY, Session};
 
 /// The time for which a socket that was passed on is held for its receiver.
 const PASSING_MAX: Duration = Duration::from_secs(10);
-/// The library word of a slot in which a receiver notes that it has the socket.
+/// The library word of a slot in which a receiver notes that it has the socket, and a sender that has closed
+/// it before, with its number in the session, that the receiver is to end its hold.
 const RECEIVED_WORD: usize = 1;
 const RECEIVED: u64 = 1 << 63;
+const LEFT: u64 = 1 << 62;
+const LEFT_BY: u64 = 63;
+
+/// A connection that close(2) waits for, because `SO_LINGER` says so.
+#[derive(Clone, Copy, Debug)]
+pub struct Lingering {
+    /// The supervisor's number for the session: its place may change when another one ends.
+    session: u32,
+    replica: usize,
+    slot: SlotId,
+    generation: u32,
+    /// The time for which the call waits.
+    pub time: Duration,
+}
 
 impl<P: Platform> Client<P> {
     /// Keeps an object from being closed while a call on it may sleep.
@@ -45,6 +62,10 @@ impl<P: Platform> Client<P> {
     }
 
     pub(super) fn close_object(&mut self, object: u32) {
+        if self.listener(object).is_some() {
+            // Offers that have come are declined.
+            self.drain();
+        }
         self.unwatch_all(object);
         self.sleepers.forget(object);
         self.owned.retain(|owned| *owned != object);
@@ -53,7 +74,7 @@ impl<P: Platform> Client<P> {
             self.inherited.retain(|inherited| *inherited != object);
         }
         for place in socket.places() {
-            if socket.passed && !self.was_received(*place) {
+            if socket.passed && self.leave_to_receiver(*place) {
                 // No object takes its events until then.
                 self.set_user(*place, NOBODY);
                 self.passed.push((*place, self.now() + PASSING_MAX));
@@ -61,13 +82,14 @@ impl<P: Platform> Client<P> {
                 self.close_place(*place);
             }
         }
-        if let Kind::Listening(_) = socket.kind {
+        if let Kind::Listening(listener) = socket.kind {
             self.listeners.retain(|(_, listening)| *listening != object);
             if socket.lease != 0 {
                 self.release_everywhere(socket.lease);
             }
+            self.decline_offers(*listener);
         } else if socket.lease != 0 {
-            self.release_lease(&socket);
+            self.release_lease((socket.lease, socket.local.port));
         }
     }
 
@@ -78,18 +100,46 @@ impl<P: Platform> Client<P> {
             let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Graceful);
             session.push(place.replica, &Command::Close { slot, generation, mode });
         }
-        if self.sessions.get_mut(place.session).is_some_and(Session::leave) {
+        self.leave_session(place.session);
+    }
+
+    fn leave_session(&mut self, session: usize) {
+        if self.sessions.get_mut(session).is_some_and(Session::leave) {
             self.drop_ended_sessions();
         }
     }
 
-    /// Implements shutdown(2) of a listener: its port is free again, and accept fails.
-    pub fn stop_listening(&mut self, object: u32) {
+    /// Makes a listener a socket without a port: shutdown(2), and connect(2) with AF_UNSPEC. As after
+    /// tcp_disconnect, it keeps its address, and getsockname(2) shows the port that it had. Returns the
+    /// address if the program had named that port: then the socket is to be bound to it again.
+    pub(super) fn stop_listening(&mut self, object: u32) -> Option<Endpoint> {
+        self.drain();
         self.listeners.retain(|(_, listening)| *listening != object);
-        if let Some(socket) = self.socket_mut(object) {
-            let lease = core::mem::take(&mut socket.lease);
+        let socket = self.socket_mut(object)?;
+        let kind = if socket.pooled { Kind::Bound } else { Kind::Fresh };
+        let Kind::Listening(listener) = core::mem::replace(&mut socket.kind, kind) else { return None };
+        let lease = core::mem::take(&mut socket.lease);
+        let named = (!socket.lasting.port_found).then_some(socket.local);
+        socket.lasting = Lasting::default();
+        if lease != 0 {
             self.release_everywhere(lease);
         }
+        self.decline_offers(*listener);
+        named.filter(|_| lease != 0)
+    }
+
+    /// Tells the replicas that nobody here takes the connections on offer: another process of the family gets
+    /// them, or they are reset with the listener (inet_csk_listen_stop).
+    fn decline_offers(&mut self, listener: Listener) {
+        for offer in listener.offers.into_iter().chain(listener.claimed) {
+            self.decline(&offer);
+        }
+    }
+
+    /// Tells a replica that nobody here takes a connection.
+    pub(super) fn decline(&mut self, offer: &Offer) {
+        let (slot, generation, mode) = (offer.slot, offer.generation, CloseMode::Abort);
+        self.push(0, usize::from(offer.replica), &Command::Close { slot, generation, mode });
     }
 
     fn release_everywhere(&mut self, lease: u64) {
@@ -98,15 +148,31 @@ impl<P: Platform> Client<P> {
         }
     }
 
-    fn release_lease(&mut self, socket: &Socket) {
-        let authority = usize::from(socket.local.port) % self.replicas().max(1);
-        self.push(0, authority, &Command::Release { lease: socket.lease });
+    /// Gives back a lease of a port that nobody listens on.
+    pub(super) fn release_lease(&mut self, (lease, port): (u64, u16)) {
+        let authority = usize::from(port) % self.replicas().max(1);
+        self.push(0, authority, &Command::Release { lease });
     }
 
-    /// Resets a socket whose connection was refused: as on Linux, it may try again.
+    /// Makes a socket whose connection was refused or has ended one without a connection, as tcp_disconnect
+    /// does: it may try again. It keeps a port that the program has named, or that it was bound to since.
     pub fn start_over(&mut self, object: u32) {
+        let shown = self.local_of(object).port;
         let Some(socket) = self.socket_mut(object) else { return };
-        let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
+        let lasting = core::mem::take(&mut socket.lasting);
+        if lasting.port_found && !lasting.bound_since {
+            let lease = core::mem::take(&mut socket.lease);
+            let port = socket.local.port;
+            if lease != 0 {
+                self.release_lease((lease, port));
+            }
+        }
+        let Some(socket) = self.socket_mut(object) else { return };
+        // getsockname(2) shows the port still.
+        socket.local.port = shown;
+        socket.lasting.port_found = lasting.port_found;
+        let is_bound = socket.lease != 0 || socket.is_bound_without_port();
+        let kind = if is_bound { Kind::Bound } else { Kind::Fresh };
         if let Kind::Stream(place, _) = core::mem::replace(&mut socket.kind, kind) {
             let v6 = socket.v6;
             if self.sessions.get(place.session).is_some_and(Session::is_over)
@@ -120,18 +186,21 @@ impl<P: Platform> Client<P> {
     }
 
     /// Ends a connection by a reset, after which the socket may open another one: connect(2), `AF_UNSPEC`.
-    /// [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
-    pub fn disconnect(&mut self, object: u32) -> Result<(), Failure> {
+    /// [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]). Returns what [`Client::shutdown`]
+    /// does.
+    pub fn disconnect(&mut self, object: u32) -> Result<Option<Endpoint>, Failure> {
+        if let Some(socket) = self.socket_mut(object).filter(|socket| socket.protocol == Protocol::Tcp) {
+            socket.options.forget_peek_offset();
+        }
         match self.socket(object).map(|socket| &socket.kind) {
             Some(Kind::Stream(..)) => {}
-            // inet_csk_listen_stop: the port stays.
             Some(Kind::Listening(_)) => return self.shutdown(object, true, true),
             _ => {
                 // tcp_disconnect: what was shut down is not any more.
                 if let Some(socket) = self.socket_mut(object) {
-                    socket.shut_early = false;
+                    (socket.lasting.shut_receive, socket.lasting.shut_send) = (false, false);
                 }
-                return Ok(());
+                return Ok(None);
             }
         }
         let turn = self.turn(object)?;
@@ -146,28 +215,67 @@ impl<P: Platform> Client<P> {
         if let Some(socket) = self.socket_mut(object) {
             (socket.remote, socket.connect_reported) = (Endpoint::default(), false);
             socket.standing.error = error;
-            if socket.lease == 0 {
-                socket.local = Endpoint::default();
-            }
+            socket.standing.is_disconnecting = false;
             if socket.pooled {
                 // No kernel socket is behind it, which it could become.
                 socket.kind = Kind::Bound;
             }
         }
         self.announce(object, Ready::all());
-        Ok(())
+        Ok(None)
+    }
+
+    /// Returns whether the next close of a socket waits: it ends a connection, and `SO_LINGER` has a time.
+    /// As on Linux, O_NONBLOCK does not matter (inet_release).
+    pub fn lingers(&self, object: u32) -> bool {
+        let Some(entry) = self.objects.get(object).filter(|it| it.descriptors == 1 && it.pins == 0) else {
+            return false;
+        };
+        let Body::Socket(socket) = &entry.body else { return false };
+        matches!(socket.kind, Kind::Stream(..))
+            && socket.options.linger().is_some_and(|seconds| seconds > 0)
+            && self.closes_for_all(object)
+    }
+
+    /// Prepares a connection for a close that waits; the caller closes it next. `None` means that there is
+    /// nothing to wait for, and [`Failure::WouldBlock`] that there was no turn ([`Client::turn`]).
+    pub fn start_lingering(&self, object: u32) -> Result<Option<Lingering>, Failure> {
+        if !self.lingers(object) {
+            return Ok(None);
+        }
+        let seconds = self.socket(object).and_then(|socket| socket.options.linger()).unwrap_or(0);
+        let _turn = self.turn(object)?;
+        let Some(place) = self.socket(object).and_then(|socket| socket.places().first().copied()) else {
+            return Ok(None);
+        };
+        let (stream, session) = (self.stream_at(place), self.sessions.get(place.session));
+        let (Some(stream), Some(session)) = (stream, session) else { return Ok(None) };
+        stream.set_lingers();
+        let Place { replica, slot, generation, .. } = place;
+        let time = Duration::from_secs(seconds.into());
+        Ok(Some(Lingering { session: session.id, replica, slot, generation, time }))
+    }
+
+    /// Returns whether the peer has not acknowledged everything yet, FIN included, of a connection that was
+    /// closed after [`Client::start_lingering`], and has not ended otherwise.
+    pub fn is_lingering(&self, one: &Lingering) -> bool {
+        let session = self.sessions.iter().find(|session| session.id == one.session && !session.is_over());
+        let replica = session.and_then(|session| session.replicas().get(one.replica));
+        replica.and_then(|replica| replica.port().slot(one.slot)).is_some_and(|slot| {
+            slot.app_generation() == one.generation
+                && slot.replica_generation() == one.generation
+                && slot.state() != SlotState::Free
+        })
     }
 
     /// Returns whether the connection of a socket ends when this process closes it: no other process has it,
-    /// and none is about to receive it. One that a process has received from another counts as its alone.
+    /// and none is about to receive it.
     pub fn closes_for_all(&self, object: u32) -> bool {
         let Some(socket) = self.socket(object) else { return true };
         socket.places().iter().all(|place| {
             let member = self.sessions.get(place.session).map_or(0, |session| session.member);
             let holders = self.slot_of(*place).map_or(0, |slot| slot.holders());
-            let is_alone = holders & !(1 << (member & 63)) == 0;
-            // One that has sent a connection, and sleeps, holds it although it has closed it.
-            if self.was_received(*place) { is_alone || !socket.passed } else { is_alone && !socket.passed }
+            holders & !(1 << (member & 63)) == 0 && (!socket.passed || self.was_received(*place))
         })
     }
 
@@ -189,12 +297,17 @@ impl<P: Platform> Client<P> {
         Some(())
     }
 
-    /// Makes this process a holder of a received socket's slot, and notes the receipt in the slot.
+    /// Makes this process a holder of a received socket's slot, and notes the receipt in the slot. A sender
+    /// that has closed it is none any more: it may sleep until long after this process has closed it.
     pub(super) fn receive_passed(&self, place: Place) {
         let member = self.sessions.get(place.session).map(|session| session.member);
         if let (Some(slot), Some(member)) = (self.slot_of(place), member) {
             slot.add_holder(member);
-            slot.set_library_word(RECEIVED_WORD, RECEIVED);
+            let before = slot.add_to_library_word(RECEIVED_WORD, RECEIVED);
+            let left_by = (before & LEFT_BY) as u8;
+            if before & (LEFT | RECEIVED) == LEFT && left_by != member {
+                slot.remove_holder(left_by);
+            }
         }
     }
 
@@ -203,14 +316,40 @@ impl<P: Platform> Client<P> {
         self.slot_of(place).is_none_or(|slot| slot.library_word(RECEIVED_WORD) & RECEIVED != 0)
     }
 
+    /// Leaves the hold of a socket that was sent, and is closed now, to its receiver. Returns whether that
+    /// has not got it yet.
+    fn leave_to_receiver(&self, place: Place) -> bool {
+        let Some(session) = self.sessions.get(place.session) else { return false };
+        // Of several senders one leaves its hold, and the others let go of theirs when they are awake.
+        let turn = session.replicas().get(place.replica).and_then(|replica| replica.turn(session.shared));
+        let Some(slot) = self.slot_of(place) else { return false };
+        let before = match turn {
+            Some(_turn) if slot.library_word(RECEIVED_WORD) == 0 => {
+                slot.add_to_library_word(RECEIVED_WORD, LEFT | u64::from(session.member) & LEFT_BY)
+            }
+            _ => slot.library_word(RECEIVED_WORD),
+        };
+        before & RECEIVED == 0
+    }
+
     pub(super) fn let_go_of_passed(&mut self) {
         let now = self.now();
         for (place, until) in core::mem::take(&mut self.passed) {
-            if self.was_received(place) || now >= until {
+            if !self.holds(place) {
+                self.leave_session(place.session);
+            } else if self.was_received(place) || now >= until {
                 self.close_place(place);
             } else {
                 self.passed.push((place, until));
             }
         }
+    }
+
+    /// Returns whether this process is a holder of a slot still, which may have gone to another connection.
+    fn holds(&self, place: Place) -> bool {
+        let member = self.sessions.get(place.session).map_or(0, |session| session.member);
+        self.slot_of(place).is_some_and(|slot| {
+            slot.app_generation() == place.generation && slot.holders() & 1 << (member & 63) != 0
+        })
     }
 }

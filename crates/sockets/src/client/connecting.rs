@@ -6,7 +6,7 @@ use atoll_ipc::{Command, Ready};
 use super::Client;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
-use crate::stream::Stream;
+use crate::stream::{Local, Stream};
 use crate::{Errno, Failure};
 
 /// What shutdown(2) may change.
@@ -36,11 +36,15 @@ impl<P: Platform> Client<P> {
             _ => return self.start_connecting(object, remote, false).map(|()| Connecting::Begun),
         }
         let was_reported = socket.connect_reported;
+        let is_disconnecting = socket.standing.is_disconnecting;
         let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF) };
         if stream.is_connecting() {
             return Ok(Connecting::GoesOn);
         }
         if stream.is_closed() && !was_reported {
+            if is_disconnecting {
+                return Err(Errno::EINVAL);
+            }
             let errno = stream.take_error(local).unwrap_or(Errno::ECONNABORTED);
             self.start_over(object);
             return Err(errno);
@@ -80,16 +84,27 @@ impl<P: Platform> Client<P> {
     /// Asks a replica to open a connection. With `fast` the SYN may wait for data (RFC 7413).
     pub fn start_connecting(&mut self, object: u32, remote: Endpoint, fast: bool) -> Result<(), Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
-        let (local, lease) = (socket.local, socket.lease);
+        let (local, lease, lasting) = (socket.local, socket.lease, socket.lasting);
+        let draw = self.rng.next_u32();
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
         let replicas = session.count();
-        let (local, replica) = if local.port != 0 {
+        let within = socket.options.local_ports(session.facts.ephemeral).filter(|_| lease == 0);
+        let (local, replica) = if let Some((first, last)) = within {
+            // A port of the range that leads to the replica is there.
+            let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
+            let nth = draw % (u32::from(last.saturating_sub(first)) + 1);
+            // Cannot overflow: the range ends with a port.
+            let owner = session.owner(Endpoint::at(addr, first + nth as u16), remote);
+            (Endpoint::at(local.addr, 0), owner)
+        } else if lease != 0 {
             // The address decides the replica, so the address is chosen here.
             let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
             let local = Endpoint::at(addr, local.port);
             (local, session.owner(local, remote))
         } else {
-            (local, self.rng.below(replicas as u32) as usize)
+            // A port that was given back is only shown.
+            (Endpoint::at(local.addr, 0), self.rng.below(replicas as u32) as usize)
         };
         if let Some(socket) = self.socket_mut(object) {
             // tcp_connect_init: what was before does not count.
@@ -108,17 +123,51 @@ impl<P: Platform> Client<P> {
             if fast {
                 stream.ask_for_fast_open();
             }
+            if lasting.shut_receive {
+                stream.shut_receive_early();
+            }
         }
         if let Some(show) = show {
             self.push(0, replica, &show);
         }
-        self.push(0, replica, &Command::Connect { slot, generation, lease, local, remote });
+        let command = match within {
+            Some((first, last)) => Command::ConnectWithin { slot, generation, local, remote, first, last },
+            None => Command::Connect { slot, generation, lease, local, remote },
+        };
+        self.push(0, replica, &command);
         let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         socket.remote = remote;
         socket.connect_reported = false;
-        socket.kind = Kind::Stream(place, socket.options.local());
+        socket.kind = Kind::Stream(place, Local { shut_send: lasting.shut_send, ..socket.options.local() });
         self.send_options(object);
         Ok(())
+    }
+
+    /// Prepares for sleeping until a replica has taken up the connection of a socket.
+    /// [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
+    pub fn await_answer(&mut self, object: u32) -> Result<(), Failure> {
+        let _turn = self.turn(object)?;
+        if let Some((stream, ..)) = self.stream(object) {
+            stream.set_awaits_answer();
+        }
+        Ok(())
+    }
+
+    /// Sends a SYN that waits for text without any. Returns whether there was one: then connect(2) is under
+    /// way. [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
+    pub fn send_waiting_syn(&mut self, object: u32) -> Result<bool, Failure> {
+        let turn = self.turn(object)?;
+        let Some((stream, _, place)) = self.stream(object).filter(|(stream, ..)| stream.waits_for_text())
+        else {
+            return Ok(false);
+        };
+        stream.send_waiting_syn();
+        drop(turn);
+        if let Some(socket) = self.socket_mut(object) {
+            socket.connect_reported = false;
+        }
+        self.kick(place);
+        Ok(true)
     }
 
     /// Returns the local address and port of a socket, as getsockname(2) does.
@@ -141,7 +190,8 @@ impl<P: Platform> Client<P> {
         match &socket.kind {
             Kind::Stream(..) => {
                 let Some((stream, ..)) = self.stream(object) else { return Err(Errno::ENOTCONN) };
-                if stream.is_connecting() || (stream.is_closed() && stream.error().is_some()) {
+                // inet_getname: what has ended, however it did, has no peer.
+                if stream.is_connecting() || stream.is_closed() {
                     return Err(Errno::ENOTCONN);
                 }
                 Ok(remote)
@@ -169,26 +219,23 @@ impl<P: Platform> Client<P> {
     }
 
     /// Implements shutdown(2). [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
-    pub fn shutdown(&mut self, object: u32, receive: bool, send: bool) -> Result<(), Failure> {
+    /// Returns the address to which a socket that was a listener is to be bound again.
+    pub fn shutdown(&mut self, object: u32, receive: bool, send: bool) -> Result<Option<Endpoint>, Failure> {
         let Some(socket) = self.socket_mut(object) else { return Err(Errno::ENOTSOCK.into()) };
         match &mut socket.kind {
             Kind::Datagram(datagram) => {
                 // inet_shutdown: without a peer it fails, but wakes the readers.
-                let result = if datagram.connected { Ok(()) } else { Err(Errno::ENOTCONN.into()) };
+                let result = if datagram.connected { Ok(None) } else { Err(Errno::ENOTCONN.into()) };
                 datagram.shut_receive |= receive;
                 datagram.shut_send |= send;
                 self.announce(object, CHANGED);
                 return result;
             }
-            Kind::Listening(listener) if listener.is_shut => return Err(Errno::ENOTCONN.into()),
-            Kind::Listening(listener) => {
-                if receive {
-                    // As on Linux, the socket stops listening, and accept fails.
-                    listener.is_shut = true;
-                    self.stop_listening(object);
-                    self.announce(object, CHANGED);
-                }
-                return Ok(());
+            Kind::Listening(_) => {
+                // inet_shutdown: with SHUT_RD it is a socket without a connection from now on.
+                let named = if receive { self.stop_listening(object) } else { None };
+                self.announce(object, CHANGED);
+                return Ok(named);
             }
             _ => {}
         }
@@ -196,7 +243,8 @@ impl<P: Platform> Client<P> {
         let Some((stream, _, place)) = self.stream(object) else {
             // inet_shutdown: it fails, but what was shut stays so.
             if let Some(socket) = self.socket_mut(object) {
-                socket.shut_early |= receive;
+                socket.lasting.shut_receive |= receive;
+                socket.lasting.shut_send |= send;
             }
             return Err(Errno::ENOTCONN.into());
         };
@@ -205,11 +253,27 @@ impl<P: Platform> Client<P> {
             drop(turn);
             return self.disconnect(object);
         }
-        stream.shutdown(receive, send)?;
+        let result = stream.shutdown(receive, send);
         drop(turn);
+        if let Some(socket) = self.socket_mut(object) {
+            // inet_shutdown: the next connect(2) says nothing more of one that has failed, and of any other
+            // that there is a connection.
+            socket.standing.is_disconnecting |= result.is_err() && !socket.connect_reported;
+            socket.connect_reported |= result.is_ok();
+        }
+        result?;
         self.kick(place);
         self.announce(object, CHANGED);
-        Ok(())
+        Ok(None)
+    }
+
+    /// Lets the next call on a datagram socket fail.
+    pub fn put_error_back(&mut self, object: u32, errno: Errno) {
+        if let Some(socket) = self.socket_mut(object)
+            && matches!(socket.kind, Kind::Datagram(_))
+        {
+            socket.standing.error = Some(errno);
+        }
     }
 
     /// Takes the error of a socket that was not reported yet: socket(7), `SO_ERROR`.

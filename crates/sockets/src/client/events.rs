@@ -76,6 +76,9 @@ impl<P: Platform> Client<P> {
                     if listener.offer(offer) {
                         self.announce(object, Ready::IN);
                     }
+                } else {
+                    // The listener was closed while this was under way.
+                    self.decline(&offer);
                 }
             }
             Event::ConnectionsWait { listener, waiting, answers } => {

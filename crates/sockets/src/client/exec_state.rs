@@ -13,6 +13,7 @@
 //! always of one build. Change [`VERSION`] with anything that changes the form.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use atoll_base::Endpoint;
@@ -27,16 +28,17 @@ use thiserror::Error;
 use super::fault_queue::Faults;
 use super::groups::Multicast;
 use super::multicast::{MEMBERSHIPS_MAX, MEMBERSHIPS_MAX_V6};
-use super::object::{Body, Corked, Datagram, Kind, Object, Place, Socket};
+use super::object::{Body, Corked, Datagram, Kind, Lasting, Object, Place, Socket};
 use super::platform::Platform;
 use super::written::{EndpointForm, ProtocolForm, VoucherForm, reply};
 use crate::listener::Listener;
 use crate::options::Options;
+use crate::stamps::Stamp;
 use crate::stream::Local;
 
 /// The version of both forms. Builds before November 2026 wrote the digit 2 here, and something else behind
 /// it.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 9;
 /// The octets that a written [`ExecState`] begins with, before the version.
 const INHERITED: [u8; 7] = *b"atollin";
 /// The octets that a written [`PassedSocket`] begins with, before the version.
@@ -101,7 +103,7 @@ pub struct SocketState {
     v6: bool,
     nonblocking: bool,
     connect_reported: bool,
-    shut_early: bool,
+    lasting: Lasting,
     more: bool,
     lease: u64,
     #[serde(with = "VoucherForm")]
@@ -267,7 +269,7 @@ impl SocketState {
             bell: _,
             pooled: _,
             connect_reported,
-            shut_early,
+            lasting,
             passed: _,
             more,
             buffered: _,
@@ -275,6 +277,10 @@ impl SocketState {
             seen: _,
             standing: _,
         } = *socket;
+        let mut options = options.clone();
+        if let Kind::Stream(_, Local { peek: Some(offset), .. }) = kind {
+            options.set_peek_offset(*offset);
+        }
         let kind = match kind {
             Kind::Fresh => KindState::Fresh,
             Kind::Bound => KindState::Bound,
@@ -299,13 +305,13 @@ impl SocketState {
             v6,
             nonblocking,
             connect_reported,
-            shut_early,
+            lasting,
             more,
             lease,
             voucher,
             local,
             remote,
-            options: options.clone(),
+            options,
             multicast: multicast.clone(),
         }
     }
@@ -335,10 +341,12 @@ impl SocketState {
                 corked: datagram.corked,
                 faults: Faults::default(),
                 filter: datagram.filter,
+                peeked: BTreeSet::new(),
+                stamp: Stamp::Never,
             })),
         };
-        (socket.connect_reported, socket.shut_early, socket.more) =
-            (self.connect_reported, self.shut_early, self.more);
+        (socket.connect_reported, socket.lasting, socket.more) =
+            (self.connect_reported, self.lasting, self.more);
         (socket.lease, socket.voucher) = (self.lease, self.voucher);
         (socket.local, socket.remote) = (self.local, self.remote);
         (socket.options, socket.multicast) = (self.options, self.multicast);

@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use atoll_base::Endpoint;
 use atoll_ipc::datagram::Fault;
 
+use crate::copies::Copies;
 use crate::errno::Errno;
 
 /// The most errors that wait in this process for the program; the oldest goes for a further one. What has not
@@ -18,6 +19,8 @@ pub struct Faults {
     queue: VecDeque<(Endpoint, Fault)>,
     /// What the next call fails with (Linux's `sk_err`).
     error: Option<Errno>,
+    /// The completions of sends with MSG_ZEROCOPY.
+    pub(super) copies: Copies,
 }
 
 impl Faults {
@@ -30,13 +33,18 @@ impl Faults {
         self.error = Some(Errno::of_fault(&fault));
     }
 
-    /// Removes the oldest error. No call fails for it any more if it was the only one (ip_recv_error).
+    /// Removes the oldest error. The next call fails for the one behind it, if there is one
+    /// (sock_dequeue_err_skb).
     pub(super) fn pop(&mut self) -> Option<(Endpoint, Fault)> {
-        let oldest = self.queue.pop_front();
-        if self.queue.is_empty() {
-            self.error = None;
-        }
-        oldest
+        let oldest = self.queue.pop_front()?;
+        self.error = self.queue.front().map(|(_, fault)| Errno::of_fault(fault));
+        Some(oldest)
+    }
+
+    /// Forgets the errors that are queued, because the program does not ask for them any more. The next call
+    /// fails all the same.
+    pub(super) fn purge(&mut self) {
+        self.queue.clear();
     }
 
     /// Takes what the next call is to fail with.
@@ -46,6 +54,6 @@ impl Faults {
 
     /// Returns whether poll(2) reports an error.
     pub(super) fn is_pending(&self) -> bool {
-        self.error.is_some() || !self.queue.is_empty()
+        self.error.is_some() || !self.queue.is_empty() || self.copies.is_waiting()
     }
 }

@@ -1,4 +1,5 @@
-//! The network errors about what a datagram socket has sent: ip(7), `IP_RECVERR`; recv(2), `MSG_ERRQUEUE`.
+//! The network errors about what a datagram socket has sent, and the completions of sends with MSG_ZEROCOPY:
+//! ip(7), `IP_RECVERR`; recv(2), `MSG_ERRQUEUE`.
 //!
 //! They come as records between the datagrams. This process moves each that is at the head of a slot into a
 //! queue, from which calls with MSG_ERRQUEUE read it, and the next other call fails with its errno. As with
@@ -6,11 +7,16 @@
 
 use alloc::boxed::Box;
 
+use atoll_ipc::Ready;
+
 use super::Client;
 use super::fault_queue::FAULTS_MAX;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use super::transfer::Received;
+use crate::ancillary::Queued;
+use crate::copies::Copies;
+use crate::options::Name;
 use crate::{Errno, Failure};
 
 impl<P: Platform> Client<P> {
@@ -49,13 +55,49 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// Receives the oldest error, with what it quotes of the packet behind the header that the program did
-    /// not write: recvmsg(2) with MSG_ERRQUEUE. Never waits.
+    /// Forgets the errors that wait, because the program has switched one of the options off that ask for
+    /// them (do_ip_setsockopt, do_ipv6_setsockopt).
+    pub(super) fn purge_faults(&mut self, object: u32) -> Result<(), Failure> {
+        for place in self.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default() {
+            self.take_faults_at(object, place)?;
+        }
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
+            datagram.faults.purge();
+        }
+        Ok(())
+    }
+
+    /// Returns the completions of sends of a connection or a datagram socket.
+    fn copies(&mut self, object: u32) -> Option<&mut Copies> {
+        match &mut self.socket_mut(object)?.kind {
+            Kind::Stream(_, local) => Some(&mut local.copies),
+            Kind::Datagram(datagram) => Some(&mut datagram.faults.copies),
+            _ => None,
+        }
+    }
+
+    /// Notes that a call with MSG_ZEROCOPY has sent what it is to send. Without `SO_ZEROCOPY` the flag means
+    /// nothing.
+    pub fn note_copied(&mut self, object: u32) {
+        if !self.socket(object).is_some_and(|socket| socket.options.is_on(Name::ZeroCopy)) {
+            return;
+        }
+        if let Some(copies) = self.copies(object) {
+            copies.add();
+            self.announce(object, Ready::ERR);
+        }
+    }
+
+    /// Receives the completions that wait, or the oldest error, with what it quotes of the packet behind the
+    /// header that the program did not write: recvmsg(2) with MSG_ERRQUEUE. Never waits.
     pub fn receive_fault<'b>(
         &mut self,
         object: u32,
         targets: impl Iterator<Item = &'b mut [u8]>,
     ) -> Result<Received, Failure> {
+        if let Some(done) = self.copies(object).and_then(Copies::take) {
+            return Ok(Received { queued: Some(Box::new(Queued::Copied(done))), ..Received::default() });
+        }
         self.take_faults(object)?;
         let Some(socket) = self.socket_mut(object) else { return Err(Errno::EBADF.into()) };
         let v6 = socket.v6;
@@ -75,7 +117,7 @@ impl<P: Platform> Client<P> {
             len,
             peer: Some((to, v6)),
             truncated,
-            fault: Some(Box::new(fault)),
+            queued: Some(Box::new(Queued::Fault(fault))),
             ..Received::default()
         })
     }

@@ -32,12 +32,13 @@ pub struct Multicast {
     pub v6: MulticastV6,
 }
 
-/// The values of a new socket are those that ip(7) names.
-impl Default for Multicast {
-    fn default() -> Multicast {
+impl Multicast {
+    /// Returns the values of a new socket, which are those that ip(7) names. `v6` says that it is one of
+    /// AF_INET6, which gets datagrams for the groups of IPv4 alone that it has joined itself (inet6_create).
+    pub fn new(v6: bool) -> Multicast {
         Multicast {
             joined: Vec::new(),
-            all: true,
+            all: !v6,
             is_looped: true,
             ttl: 1,
             interface: 0,

@@ -136,7 +136,7 @@ impl<P: Platform> Client<P> {
     /// Returns whether connections may be accepted on an object; fails with the errno of accept(2) otherwise.
     pub fn check_listening(&self, object: u32) -> Result<(), Errno> {
         match self.socket(object) {
-            Some(Socket { kind: Kind::Listening(listener), .. }) if !listener.is_shut => Ok(()),
+            Some(Socket { kind: Kind::Listening(_), .. }) => Ok(()),
             Some(Socket { protocol: Protocol::Icmp | Protocol::Raw | Protocol::Udp, .. }) => {
                 Err(Errno::EOPNOTSUPP)
             }

@@ -16,7 +16,7 @@
 //!   owns send buffers
 //! * `binding`, `connecting`: how a socket gets a port, listens, connects; [`options`]: which options are
 //!   sent to replicas
-//! * [`transfer`]: send and receive
+//! * [`transfer`]: send and receive; `splicing`: from a connection to a pipe
 //! * `raw`: what raw sockets of ICMP have besides
 //! * `notify`: readiness, and which threads wake up; `events`: what replicas have sent; `listening`: accept
 //! * `gone`: what becomes of sockets when their stack goes, and comes back
@@ -47,6 +47,7 @@ mod raw;
 pub mod session;
 pub mod simulated;
 mod sleepers;
+mod splicing;
 pub mod transfer;
 mod written;
 
@@ -75,6 +76,7 @@ use crate::stream::{Local, Stream};
 use crate::watch::{Head, Watches};
 
 pub use self::binding::{Binding, Registration};
+pub use self::closing::Lingering;
 pub use self::connecting::Connecting;
 pub use self::gone::Losses;
 pub use self::inheriting::PassedPort;

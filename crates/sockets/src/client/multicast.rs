@@ -21,6 +21,9 @@ pub(super) use self::v6::MEMBERSHIPS_MAX as MEMBERSHIPS_MAX_V6;
 /// The maximum number of IPv4 groups of one socket: Linux's `igmp_max_memberships`.
 pub(super) const MEMBERSHIPS_MAX: usize = 20;
 
+/// The octets of `struct group_req` (RFC 3678 §5.1.1).
+const GROUP_REQUEST: usize = 8 + size_of::<libc::sockaddr_storage>();
+
 /// Returns whether an option is a multicast option.
 pub const fn is_option(level: i32, name: i32) -> bool {
     if level == libc::IPPROTO_IPV6 {
@@ -74,7 +77,8 @@ impl<P: Platform> Client<P> {
         if level == libc::IPPROTO_IPV6 && !socket.v6 {
             return Err(Errno::EOPNOTSUPP);
         }
-        get(socket.multicast.as_deref(), level, name)
+        let unset = Multicast::new(socket.v6);
+        get(socket.multicast.as_deref().unwrap_or(&unset), level, name)
     }
 
     /// Removes the socket from a group for which a replica has no room: as on Linux, the join fails as a
@@ -102,7 +106,7 @@ fn change_option<P: Platform>(
     let own = client.own().map_or(0, |session| session.v4().map_or(0, |own| own.addr));
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
-    let multicast = socket.multicast.get_or_insert_default();
+    let multicast = socket.multicast_mut();
     match name {
         libc::IP_MULTICAST_TTL if tcp => return Err(Errno::EINVAL),
         libc::IP_MULTICAST_TTL => {
@@ -141,6 +145,9 @@ fn change_option<P: Platform>(
             let inside = is_loopback(multicast.interface).into();
             client.send_option(object, SocketOption::MulticastInside, inside);
         }
+        MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP if tcp && value.len() < GROUP_REQUEST => {
+            return Err(Errno::EINVAL);
+        }
         _ if tcp => return Err(Errno::EPROTO),
         _ => {
             let joins = matches!(name, libc::IP_ADD_MEMBERSHIP | MCAST_JOIN_GROUP);
@@ -153,11 +160,10 @@ fn change_option<P: Platform>(
 }
 
 /// Returns the bytes of an option's value; as on Linux, a number.
-fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value, Errno> {
+fn get(multicast: &Multicast, level: i32, name: i32) -> Result<Value, Errno> {
     if level == libc::IPPROTO_IPV6 {
-        return v6::get(&multicast.map(|multicast| multicast.v6).unwrap_or_default(), name);
+        return v6::get(&multicast.v6, name);
     }
-    let multicast = &multicast.cloned().unwrap_or_default();
     Ok(match name {
         libc::IP_MULTICAST_TTL => Value::of(&u32::from(multicast.ttl).to_ne_bytes()),
         libc::IP_MULTICAST_LOOP => Value::of(&u32::from(multicast.is_looped).to_ne_bytes()),
@@ -209,7 +215,7 @@ fn change_membership<P: Platform>(
 ) -> Result<Option<Joining>, Errno> {
     let Change { group, inside, is_anywhere, joins } = change;
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
-    let joined = &mut socket.multicast.get_or_insert_default().joined;
+    let joined = &mut socket.multicast_mut().joined;
     let most = if group.is_v4() { MEMBERSHIPS_MAX } else { MEMBERSHIPS_MAX_V6 };
     let count = joined.iter().filter(|(other, _)| other.is_v4() == group.is_v4()).count();
     let refusal = refusal.or((count >= most).then_some(Errno::ENOBUFS));
@@ -234,7 +240,7 @@ fn change_membership<P: Platform>(
 fn membership(name: i32, value: &[u8]) -> Result<(u32, Option<u32>), Errno> {
     if matches!(name, MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP) {
         // The interface's number, padding to 8 bytes, and a struct sockaddr_storage.
-        if value.len() < 8 + size_of::<libc::sockaddr_storage>() {
+        if value.len() < GROUP_REQUEST {
             return Err(Errno::EINVAL);
         }
         let family = u16::from_ne_bytes([value[8], value[9]]);

@@ -8,6 +8,7 @@ use super::Client;
 use super::object::{Body, Kind, Object};
 use super::platform::Platform;
 use super::sleepers::bits;
+use crate::options::Name;
 use crate::watch;
 
 /// The maximum depth of nested epoll instances: epoll(7). The kernel's instance behind each refuses loops.
@@ -81,11 +82,9 @@ impl<P: Platform> Client<P> {
             // tcp_poll: a socket that is not connected has hung up.
             Kind::Fresh | Kind::Bound => {
                 let failed = socket.standing.error.is_some();
-                let ended = when(socket.shut_early, Ready::ENDED) | when(failed, Ready::ERR);
+                let ended = when(socket.lasting.shut_receive, Ready::ENDED) | when(failed, Ready::ERR);
                 Ready::WRITABLE | Ready::HUP | ended
             }
-            // inet_shutdown: it is a socket that is not connected.
-            Kind::Listening(listener) if listener.is_shut => Ready::WRITABLE | Ready::HUP,
             Kind::Listening(listener) => {
                 let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
                 let ready = offered || listener.verdict.is_some();
@@ -113,6 +112,9 @@ impl<P: Platform> Client<P> {
             let Some(one) = self.datagrams(*place) else { continue };
             ready |= when(one.has_waiting(), Ready::READABLE) | when(one.has_error(), Ready::ERR);
         }
+        // datagram_poll
+        let is_urgent = ready.contains(Ready::ERR) && socket.options.is_on(Name::ErrorsArePriority);
+        ready |= when(is_urgent, Ready::PRI);
         let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
         if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
             ready |= Ready::SENDABLE;

@@ -1,6 +1,7 @@
 //! The objects behind Atoll's descriptors: sockets and epoll instances.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, SlotId};
@@ -14,9 +15,11 @@ use super::fault_queue::Faults;
 use super::groups::Multicast;
 use super::platform::Platform;
 use super::written::{EndpointForm, SlotForm};
+use crate::datagram::Waiting;
 use crate::errno::Errno;
 use crate::listener::Listener;
 use crate::options::{Name, Options, UNSET_CLAMP};
+use crate::stamps::Stamp;
 use crate::stream::Local;
 use crate::watch::Head;
 
@@ -91,8 +94,8 @@ pub struct Socket {
     pub pooled: bool,
     /// Whether connect(2) has reported success already.
     pub connect_reported: bool,
-    /// Whether shutdown(2) came before a connection.
-    pub shut_early: bool,
+    /// What outlives a connection or a listener of the socket.
+    pub lasting: Lasting,
     /// Whether the socket was passed over a unix socket: this process holds it until the receiver has it.
     pub passed: bool,
     /// Whether the last send was with MSG_MORE.
@@ -107,7 +110,22 @@ pub struct Socket {
     pub(super) standing: Standing,
 }
 
-/// What a stack that went has left of a socket with a port; the default is that no stack went.
+/// What outlives a connection or a listener of a stream socket, as the fields of Linux's `struct sock` that
+/// TCP_CLOSE leaves alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lasting {
+    /// Whether shutdown(2) ended receiving before there was a connection: it holds for the next one, too.
+    pub shut_receive: bool,
+    /// Whether shutdown(2) ended sending before there was a connection.
+    pub shut_send: bool,
+    /// Whether the stack has found the port of the socket, and the program has named none: such a port is
+    /// given back at the end of a connection or listener (tcp_set_state, `SOCK_BINDPORT_LOCK`).
+    pub port_found: bool,
+    /// Whether bind(2) has given the socket a port since its connection ended.
+    pub bound_since: bool,
+}
+
+/// What calls find of a socket besides its kind: what a stack that went has left, and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     /// Whether the port is to be registered again.
@@ -118,6 +136,9 @@ pub(super) struct Standing {
     pub(super) refusal: Option<Errno>,
     /// Whether that has been reported.
     pub(super) is_told: bool,
+    /// Whether shutdown(2) came when a connection had failed and connect(2) had not said so yet (Linux's
+    /// SS_DISCONNECTING): the socket connects no more, unless AF_UNSPEC disconnects it.
+    pub(super) is_disconnecting: bool,
 }
 
 /// The state by kind of socket.
@@ -125,7 +146,7 @@ pub(super) struct Standing {
 pub enum Kind {
     /// The socket is new: its first address decides whether it belongs to the stack or to the kernel.
     Fresh,
-    /// The socket is bound to a port of the stack.
+    /// The socket is bound to a port of the stack, or to an address alone: its port is 0 then.
     Bound,
     /// The socket listens.
     Listening(Box<Listener>),
@@ -159,6 +180,25 @@ pub struct Datagram {
     /// The types of ICMP messages that a raw socket does not get, a bit for each (`ICMP_FILTER`,
     /// `ICMP6_FILTER`).
     pub filter: [u32; 8],
+    /// The datagrams without octets that this process has peeked at and nobody has taken, by the index of
+    /// their place and by their position there. No offset of `SO_PEEK_OFF` would pass them.
+    pub peeked: BTreeSet<(usize, u64)>,
+    /// When the last datagram that this process has received came.
+    pub stamp: Stamp,
+}
+
+impl Datagram {
+    /// Notes that this process has peeked at a datagram without octets, which is the `at`th place's.
+    pub(super) fn note_peeked(&mut self, at: usize, waiting: &Waiting) {
+        self.peeked.insert((at, waiting.position()));
+    }
+
+    /// Forgets what was peeked at before `position` of the `at`th place: it was taken.
+    pub(super) fn forget_peeked(&mut self, at: usize, position: u64) {
+        if !self.peeked.is_empty() {
+            self.peeked.retain(|(place, seen)| *place != at || *seen > position);
+        }
+    }
 }
 
 /// The octets of a datagram that is not complete, and its receiver.
@@ -267,7 +307,7 @@ impl Socket {
             bell: 0,
             pooled: false,
             connect_reported: false,
-            shut_early: false,
+            lasting: Lasting::default(),
             passed: false,
             more: false,
             buffered: false,
@@ -277,9 +317,50 @@ impl Socket {
         }
     }
 
+    /// Returns whether bind(2) may give the socket a port, as far as its kind says: it is new, or bound to an
+    /// address alone (`IP_BIND_ADDRESS_NO_PORT`). An accepted connection that was dissolved is bound to no
+    /// port either: no kernel socket is behind it, so it is never fresh.
+    pub fn has_no_port(&self) -> bool {
+        matches!(self.kind, Kind::Fresh) || matches!(self.kind, Kind::Bound) && self.lease == 0
+    }
+
+    /// Returns whether the program has bound the socket to an address alone (`IP_BIND_ADDRESS_NO_PORT`),
+    /// which stays its address when a connection of it ends.
+    pub fn is_bound_without_port(&self) -> bool {
+        self.lease == 0 && !self.local.addr.is_unspecified() && self.options.is_on(Name::BindWithoutPort)
+    }
+
     /// Returns whether an AF_INET6 socket does not speak IPv4: one of ICMPv6 never does.
     pub fn is_v6_only(&self) -> bool {
         self.v6 && (self.protocol.is_icmp() || self.options.is_on(Name::V6Only))
+    }
+
+    /// Returns whether the program has bound an AF_INET6 socket to an address of IPv6: as with
+    /// `IPV6_V6ONLY`, it does not speak IPv4 (`__inet6_bind`).
+    pub fn is_bound_to_v6(&self) -> bool {
+        let is_stream = matches!(self.kind, Kind::Stream(..));
+        let addr = self.local.addr;
+        self.v6 && !is_stream && !self.is_local_chosen() && !addr.is_unspecified() && !addr.is_v4()
+    }
+
+    /// Returns whether the program has bound an AF_INET6 socket to an address of IPv4, so that it does not
+    /// speak IPv6.
+    pub fn is_bound_to_v4(&self) -> bool {
+        let is_stream = matches!(self.kind, Kind::Stream(..));
+        self.v6 && !is_stream && !self.is_local_chosen() && self.local.addr.is_v4()
+    }
+
+    /// Returns whether a call with MSG_OOB may send to `peer`, or to the socket's own peer. Linux refuses
+    /// urgent datagrams but those of UDP over IPv6, where the flag means nothing.
+    pub fn may_be_urgent(&self, peer: Option<Endpoint>) -> bool {
+        let to = peer.unwrap_or(self.remote).addr;
+        !self.protocol.is_datagram() || self.protocol == Protocol::Udp && self.v6 && !to.is_v4()
+    }
+
+    /// Returns the settings about groups, to change them.
+    pub fn multicast_mut(&mut self) -> &mut Multicast {
+        let v6 = self.v6;
+        self.multicast.get_or_insert_with(|| Box::new(Multicast::new(v6)))
     }
 
     /// Returns whether errors about what the socket sends are kept for recvmsg(2) with MSG_ERRQUEUE.

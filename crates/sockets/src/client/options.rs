@@ -7,18 +7,24 @@ use alloc::vec::Vec;
 use atoll_base::Addr;
 use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
+use atoll_ipc::details::TimeOfDay;
 use atoll_ipc::page::FAST_OPEN_CLIENT;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 
 use super::Client;
-use super::object::{Kind, Place};
+use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use crate::errno::{Errno, Failure};
-use crate::options::{Name, Row, Told, Value, When};
-use crate::stamps::Form;
+use crate::options::{Name, Row, TABLE, Told, Value, When};
+use crate::stamps::{Form, NO_FORM, Stamp};
 
 /// `SO_MARK` (linux/asm-generic/socket.h), which only root may set on Linux, and no program here.
 const MARK: (i32, i32) = (SOL_SOCKET, libc::SO_MARK);
+
+/// Options of unix sockets (linux/asm-generic/socket.h).
+const PASSPIDFD: i32 = 76;
+const PEERPIDFD: i32 = 77;
+const PASSRIGHTS: i32 = 83;
 
 /// The change of a membership that is sent to replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +38,12 @@ pub enum Membership {
 }
 
 impl<P: Platform> Client<P> {
+    // structure: set_option: each check refuses with an error of its own, in the order of Linux
     /// Sets an option of a socket to the value that the program has written. Fails as setsockopt(2) does,
     /// with ENOPROTOOPT for options that are not in the table. [`Failure::WouldBlock`] means that there was
     /// no turn ([`Client::turn`]).
     pub fn set_option(&mut self, object: u32, level: i32, number: i32, value: &[u8]) -> Result<(), Failure> {
+        let is_closed = self.stream(object).is_some_and(|(stream, ..)| stream.is_closed());
         let may_open_fast = self.own().is_some_and(|session| session.facts.fast_open & FAST_OPEN_CLIENT != 0);
         if let Some(result) = self.set_raw_option(object, (level, number), value) {
             return result.map_err(Failure::from);
@@ -52,14 +60,33 @@ impl<P: Platform> Client<P> {
             SOL_UDP => is_udp,
             _ => !is_tcp || Form::of(level, number).is_none(),
         });
+        let is_of_both = |row: &Row| matches!(row.name, Name::ZeroCopy | Name::PeekOffset);
+        if row.is_some_and(is_of_both) && !is_tcp && !is_udp {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         let is_mark = (level, number) == MARK;
-        let row = row.ok_or(if is_mark { Errno::EPERM } else { Errno::ENOPROTOOPT })?;
+        let is_of_protocol = level == IPPROTO_TCP && is_tcp || level == SOL_UDP && is_udp;
+        let row = row.ok_or(match (level, number) {
+            _ if is_mark => Errno::EPERM,
+            (SOL_SOCKET, libc::SO_PASSCRED | libc::SO_PASSSEC | PASSPIDFD | PASSRIGHTS) => Errno::EOPNOTSUPP,
+            // sk_detach_filter: there is none.
+            (SOL_SOCKET, libc::SO_DETACH_FILTER) => Errno::ENOENT,
+            (IPPROTO_TCP, libc::TCP_ULP | libc::TCP_FASTOPEN_KEY) => Errno::ENOPROTOOPT,
+            _ if is_of_protocol && value.len() < size_of::<i32>() => Errno::EINVAL,
+            _ => Errno::ENOPROTOOPT,
+        })?;
         let mut held = row.decode(value, socket.options.value(row.name), is_tcp)?;
-        if let Some(form) = Form::of(level, number).filter(|_| held != 0) {
-            held = form as u64;
+        if let Some(form) = Form::of(level, number) {
+            held = match held {
+                // sock_set_timestamp: times are noted as before.
+                0 if socket.options.is_on(row.name) => NO_FORM,
+                0 => 0,
+                _ => form as u64,
+            };
         }
         if row.name == Name::ReceiveLow
             && is_tcp
+            && socket.options.is_receive_locked()
             && let Some(buffer) = socket.options.set_value(Name::ReceiveBuffer)
         {
             // tcp_set_rcvlowat: a program that waits for more than there is room for would wait for ever.
@@ -74,6 +101,8 @@ impl<P: Platform> Client<P> {
                 matches!(socket.kind, Kind::Fresh | Kind::Bound)
             }
             When::Always => true,
+            // As on Linux, what was closed is not connected.
+            When::Unconnected | When::NotConnected if is_closed => true,
             When::Fresh => matches!(socket.kind, Kind::Fresh),
             When::Unconnected => matches!(socket.kind, Kind::Fresh | Kind::Bound),
             When::NotConnected => matches!(socket.kind, Kind::Fresh | Kind::Bound | Kind::Listening(_)),
@@ -91,11 +120,50 @@ impl<P: Platform> Client<P> {
             None => row.differs(held),
         };
         socket.options.set(row.name, held);
+        socket.options.lock_buffer(row.name);
         self.apply(object, row.name)?;
         if is_new {
             self.tell(object, row);
         }
         Ok(())
+    }
+
+    /// Fails as getsockopt(2) does for a level that the socket does not have.
+    pub fn check_level(&self, object: u32, level: i32) -> Result<(), Errno> {
+        let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
+        match level {
+            SOL_SOCKET | IPPROTO_IP => Ok(()),
+            IPPROTO_TCP if socket.protocol == Protocol::Tcp => Ok(()),
+            SOL_UDP if socket.protocol == Protocol::Udp => Ok(()),
+            IPPROTO_IPV6 if socket.v6 => Ok(()),
+            _ if socket.protocol == Protocol::Raw => Ok(()),
+            // Linux passes a level that it does not know on to that of IP.
+            _ => Err(if socket.v6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }),
+        }
+    }
+
+    /// Returns the error of setsockopt(2) that Linux finds before it looks at the value, of `len` octets.
+    pub fn refusal(&self, object: u32, (level, number): (i32, i32), len: usize) -> Option<Errno> {
+        let socket = self.socket(object)?;
+        let is_of_protocol = (level, socket.protocol) == (IPPROTO_TCP, Protocol::Tcp)
+            || (level, socket.protocol) == (SOL_UDP, Protocol::Udp);
+        match (level, number) {
+            (SOL_SOCKET, _) => None,
+            // do_tcp_setsockopt
+            (IPPROTO_TCP, libc::TCP_CONGESTION | libc::TCP_ULP | libc::TCP_FASTOPEN_KEY) => None,
+            _ if is_of_protocol => (len < size_of::<i32>()).then_some(Errno::EINVAL),
+            (IPPROTO_IP, libc::IP_MULTICAST_IF) if socket.protocol == Protocol::Tcp => Some(Errno::EINVAL),
+            (IPPROTO_IP, libc::IP_ADD_MEMBERSHIP | libc::IP_DROP_MEMBERSHIP)
+                if socket.protocol == Protocol::Tcp =>
+            {
+                Some(Errno::EPROTO)
+            }
+            (IPPROTO_IP, libc::IP_MULTICAST_IF..=libc::IP_DROP_MEMBERSHIP)
+            | (IPPROTO_IP, libc::MCAST_JOIN_GROUP | libc::MCAST_LEAVE_GROUP | libc::IP_MULTICAST_ALL) => None,
+            (IPPROTO_IP, _) => Row::find(level, number).is_none().then_some(Errno::ENOPROTOOPT),
+            (IPPROTO_IPV6, _) if socket.v6 => None,
+            _ => Some(Errno::ENOPROTOOPT),
+        }
     }
 
     /// Returns the value of an option of a socket. Fails as getsockopt(2) does.
@@ -105,30 +173,32 @@ impl<P: Platform> Client<P> {
             return result;
         }
         let is_tcp = socket.protocol == Protocol::Tcp;
-        match level {
-            SOL_SOCKET | IPPROTO_IP => {}
-            IPPROTO_TCP if is_tcp => {}
-            SOL_UDP if socket.protocol == Protocol::Udp => {}
-            IPPROTO_IPV6 if socket.v6 => {}
-            // Linux passes a level that it does not know on to that of IP.
-            _ => return Err(if socket.v6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }),
+        self.check_level(object, level)?;
+        if (level, number) == (IPPROTO_IPV6, libc::IPV6_V6ONLY) && socket.is_bound_to_v6() {
+            return Ok(Value::of_int(1));
         }
-        if (level, number) == (IPPROTO_IPV6, libc::IPV6_MTU) {
-            // ipv6(7): the path's MTU is what is asked for, not what was set. Only replicas know it.
-            let is_connected = match &socket.kind {
-                Kind::Stream(..) => true,
-                Kind::Datagram(datagram) => datagram.connected,
-                _ => false,
-            };
-            return Err(if is_connected { Errno::ENOPROTOOPT } else { Errno::ENOTCONN });
+        if matches!((level, number), (IPPROTO_IPV6, libc::IPV6_MTU) | (IPPROTO_IP, libc::IP_MTU)) {
+            // ip(7): the MTU of the path is what is asked for, and a replica was asked if there is a peer.
+            return Err(Errno::ENOTCONN);
         }
         if let Some(form) = Form::of(level, number).filter(|_| !is_tcp) {
             return Ok(Value::of_int(form.is_on(Form::held(socket.options.value(Name::Times))).into()));
         }
-        if let Some(row) = Row::find(level, number).filter(|row| row.name != Name::Times) {
-            let set = socket.options.set_value(row.name);
+        let is_force = level == SOL_SOCKET && matches!(number, libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE);
+        if let Some(row) = Row::find(level, number).filter(|row| row.name != Name::Times && !is_force) {
+            let offset = match &socket.kind {
+                _ if row.name != Name::PeekOffset => None,
+                // inet_sockraw_ops has none.
+                _ if socket.protocol.is_icmp() => return Err(Errno::EOPNOTSUPP),
+                Kind::Stream(_, local) => local.peek.map(u64::from),
+                _ => None,
+            };
+            let set = offset.or(socket.options.set_value(row.name));
             let unset = socket.unset_clamp().filter(|_| row.name == Name::WindowClamp);
             return Ok(row.encode(set.or(unset).unwrap_or(row.default), set.is_some()));
+        }
+        if (level, number) == (SOL_SOCKET, libc::SO_MEMINFO) {
+            return Ok(Value::of(&self.memory_info(socket).map(u32::to_ne_bytes).concat()));
         }
         let family = if socket.v6 { libc::AF_INET6 } else { libc::AF_INET };
         let kind = match socket.protocol {
@@ -143,15 +213,75 @@ impl<P: Platform> Client<P> {
                 Protocol::Icmp | Protocol::Raw => Protocol::raw_port(socket.v6).into(),
                 protocol => protocol as u32,
             },
-            (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
-                matches!(&socket.kind, Kind::Listening(listener) if !listener.is_shut).into()
-            }
+            (SOL_SOCKET, libc::SO_ACCEPTCONN) => matches!(&socket.kind, Kind::Listening(_)).into(),
             (SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
             // The value is Linux's before a segment has come.
             (SOL_SOCKET, libc::SO_INCOMING_CPU) => u32::MAX,
+            // No frame comes by NAPI: the stack reads its frames itself.
+            (SOL_SOCKET, libc::SO_INCOMING_NAPI_ID) => 0,
+            (SOL_SOCKET, libc::SO_PASSCRED | libc::SO_PASSSEC | PASSPIDFD | PASSRIGHTS) => {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            // There is no peer whose user is known.
+            (SOL_SOCKET, libc::SO_PEERGROUPS | PEERPIDFD) => return Err(Errno(libc::ENODATA)),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         Ok(Value::of_int(value))
+    }
+
+    /// Returns the value of `SO_MEMINFO`, in the order of `SK_MEMINFO_RMEM_ALLOC` and its kin
+    /// (linux/sock_diag.h), as far as the stack knows: octets that wait for the program, or to be sent.
+    fn memory_info(&self, socket: &Socket) -> [u32; 9] {
+        let number = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
+        let shown = |name: Name| {
+            let row = &TABLE[name as usize];
+            let set = socket.options.set_value(name);
+            let value = row.encode(set.unwrap_or(row.default), set.is_some());
+            value.octets().first_chunk().map_or(0, |octets| u32::from_ne_bytes(*octets))
+        };
+        let (mut received, mut queued, mut dropped) = (0, 0, 0u32);
+        for place in socket.places() {
+            let Some(slot) = self.slot_of(*place) else { continue };
+            if slot.replica_generation() != place.generation {
+                continue;
+            }
+            received += number(slot.receive_tail().saturating_sub(slot.receive_head()));
+            queued += number(slot.send_tail().saturating_sub(slot.acknowledged()));
+            if socket.protocol.is_datagram() {
+                dropped = dropped.wrapping_add(slot.dropped());
+            }
+        }
+        // The queue is that of a connection; a datagram that was written is the link's.
+        let (sent, queue) = if socket.protocol.is_datagram() { (queued, 0) } else { (0, queued) };
+        let (receive_buffer, send_buffer) = (shown(Name::ReceiveBuffer), shown(Name::SendBuffer));
+        [received, receive_buffer, sent, send_buffer, 0, queue, 0, 0, dropped]
+    }
+
+    /// Returns when the last datagram came that was received: ioctl(2), `SIOCGSTAMP`. The first call asks for
+    /// times from then on; until there is one it fails with ENOENT, as for a connection (sock_gettstamp).
+    pub fn stamp(&mut self, object: u32) -> Result<TimeOfDay, Errno> {
+        let now = self.time_of_day();
+        let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+        let is_asked = socket.options.is_on(Name::Times);
+        if !is_asked && socket.protocol.is_datagram() {
+            socket.options.set(Name::Times, NO_FORM);
+        }
+        let stamp = match &mut socket.kind {
+            Kind::Datagram(datagram) => {
+                if let (Stamp::Unknown, Some(now)) = (datagram.stamp, now) {
+                    datagram.stamp = Stamp::At(now);
+                }
+                datagram.stamp
+            }
+            _ => Stamp::Never,
+        };
+        if let Some(row) = TABLE.get(Name::Times as usize).filter(|_| !is_asked) {
+            self.tell(object, row);
+        }
+        match stamp {
+            Stamp::At(moment) => Ok(moment),
+            Stamp::Never | Stamp::Unknown => Err(Errno::ENOENT),
+        }
     }
 
     /// Applies a new value to what the library itself does.
@@ -161,12 +291,18 @@ impl<P: Platform> Client<P> {
         match (name, &mut socket.kind) {
             (Name::ReceiveLow, Kind::Stream(_, local)) => local.receive_low = options.receive_low,
             (Name::OobInline, Kind::Stream(_, local)) => local.urgent_inline = options.urgent_inline,
+            (Name::PeekOffset, Kind::Stream(_, local)) => local.peek = options.peek,
             (Name::Linger, Kind::Stream(..)) => {
                 let resets = socket.options.linger() == Some(0);
                 let _turn = self.turn(object)?;
                 if let Some((stream, ..)) = self.stream(object) {
                     stream.set_reset_on_close(resets);
                 }
+            }
+            (Name::ReceiveErrors | Name::ReceiveErrorsV6, Kind::Datagram(_))
+                if !socket.options.is_on(name) =>
+            {
+                self.purge_faults(object)?;
             }
             _ => {}
         }
@@ -250,7 +386,14 @@ impl<P: Platform> Client<P> {
 
     /// Sends replicas the multicast settings of a socket that is new to them.
     pub fn send_groups(&mut self, object: u32) {
-        let Some(multicast) = self.socket(object).and_then(|socket| socket.multicast.clone()) else { return };
+        let Some(socket) = self.socket(object) else { return };
+        let Some(multicast) = socket.multicast.clone() else {
+            // Replicas take a socket with an address of IPv4 for one of AF_INET.
+            if socket.v6 && socket.local.addr.is_v4() {
+                self.send_option(object, SocketOption::MulticastAll, 0);
+            }
+            return;
+        };
         let v6 = &multicast.v6;
         for (option, value) in [
             (SocketOption::MulticastTtl, multicast.ttl.into()),

@@ -28,6 +28,7 @@ use crate::watch::EXCLUSIVE;
 use crate::{Errno, Failure};
 
 mod gone;
+mod splicing;
 
 const CONFIG: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
 const IN: u32 = 1;
@@ -609,6 +610,17 @@ fn sent(client: &mut Client<Simulated>, object: u32) -> PassedSocket {
     PassedSocket::decode(&passed.encode().expect("short")).expect("sound")
 }
 
+/// Receives a connection in a process on another stack, which joins the session of the sender.
+fn received(stack: &Stack, passed: PassedSocket) -> (Client<Simulated>, u32) {
+    let (mut receiver, own) = (Client::new(), Stack::new(1));
+    receiver.adopt(own.session(9, 0), own.clock.clone(), 3);
+    let mut joined = stack.session(1, 1);
+    joined.shared = true;
+    assert_eq!(receiver.add_session(joined), 1);
+    let taken = receiver.take_passed(passed).expect("its place exists");
+    (receiver, taken)
+}
+
 #[test]
 fn a_socket_with_a_port_that_is_sent_asks_for_that_port_by_its_lease() {
     let stack = Stack::new(2);
@@ -768,13 +780,7 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
         assert_eq!(stack.commands(0), []);
         assert!(client.nap(None).is_some(), "who sleeps looks again whether it has arrived");
         if arrives {
-            let mut receiver = Client::new();
-            let own = Stack::new(1);
-            receiver.adopt(own.session(9, 0), own.clock.clone(), 3);
-            let mut joined = stack.session(1, 1);
-            joined.shared = true;
-            assert_eq!(receiver.add_session(joined), 1);
-            let taken = receiver.take_passed(passed).expect("its place exists");
+            let (receiver, taken) = received(&stack, passed);
             assert_eq!(
                 receiver.socket(taken).map(|socket| socket.places().to_vec()),
                 Some(vec![Place { session: 1, ..place }])
@@ -789,6 +795,31 @@ fn a_socket_that_is_sent_and_closed_is_held_until_its_receiver_has_it_or_ten_sec
             assert!(matches!(stack.commands(0)[..], [Command::Close { .. }]), "nobody has taken it");
         }
     }
+}
+
+/// The sender sleeps in a call that is none of the library's, such as a read of the unix socket.
+#[test]
+fn a_sender_that_has_closed_a_socket_and_sleeps_keeps_it_from_nothing() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (object, place) = connection(&mut client, &stack, 0);
+    let passed = sent(&mut client, object);
+    client.release(object);
+    let (mut receiver, taken) = received(&stack, passed);
+    assert_eq!(stack.slot(0, place.slot).holders(), 2);
+    assert!(receiver.closes_for_all(taken));
+    receiver.release(taken);
+    assert!(matches!(stack.commands(0)[..], [Command::Close { slot, .. }] if slot == place.slot));
+    // The replica gives the slot to another connection of the sender before that wakes up.
+    stack.send(0, Event::SlotDone { slot: place.slot, generation: place.generation });
+    client.drain();
+    let (next, next_place) = connection(&mut client, &stack, 0);
+    assert_eq!(next_place.slot, place.slot);
+    client.drain();
+    assert_eq!(stack.commands(0), []);
+    assert_eq!(client.nap(None), None, "nothing is left to let go of");
+    client.release(next);
+    assert!(matches!(stack.commands(0)[..], [Command::Close { slot, .. }] if slot == place.slot));
 }
 
 #[test]

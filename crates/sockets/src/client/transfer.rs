@@ -9,18 +9,18 @@ use atoll_base::{Addr, Endpoint};
 use atoll_ipc::Details;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::command::SocketOption;
-use atoll_ipc::datagram::{DATAGRAM_MAX, ECHO_HEADER, Fault};
+use atoll_ipc::datagram::{DATAGRAM_MAX, ECHO_HEADER};
 use atoll_ipc::details::TimeOfDay;
 
 use super::Client;
 use super::connecting::NO_PORT;
 use super::multicast::is_group;
-use super::object::{Corked, Kind, Place, Socket};
+use super::object::{Corked, Datagram, Kind, Place, Socket};
 use super::platform::Platform;
-use crate::ancillary::{self, Addressed, Ancillary, Told, Written};
+use crate::ancillary::{self, Addressed, Ancillary, Queued, Told, Written};
 use crate::datagram::{Datagrams, Outgoing, Waiting};
 use crate::options::{Name, Options};
-use crate::stream::{Readable, Stream, Writable};
+use crate::stream::{Readable, Stream, Writable, peeked, taken};
 use crate::{Errno, Failure};
 
 /// The number of octets that are copied before the replica is notified: it sends them while the rest is
@@ -42,9 +42,9 @@ pub struct Received {
     pub details: Option<Details>,
     /// The octets of each of several datagrams (`UDP_GRO`).
     pub segment: Option<u16>,
-    /// The network error that was received instead of a datagram (`MSG_ERRQUEUE`).
+    /// What was received from the error queue instead of a datagram (`MSG_ERRQUEUE`).
     // In a box, because it is large and rare, and each call that receives returns this.
-    pub fault: Option<Box<Fault>>,
+    pub queued: Option<Box<Queued>>,
 }
 
 /// The flags of recv(2).
@@ -69,6 +69,16 @@ pub struct Sending {
     pub urgent: bool,
 }
 
+/// What a call of a datagram socket receives next.
+struct Next {
+    /// The index of its place.
+    at: usize,
+    /// The datagram, or the error.
+    waiting: Waiting,
+    /// The octet with which the call begins.
+    from: usize,
+}
+
 /// ip(7), ipv6(7): the values of `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER` with which datagrams larger than
 /// the link's MTU leave in fragments: `IP_PMTUDISC_DONT`, `IP_PMTUDISC_WANT`, `IP_PMTUDISC_OMIT`.
 const FRAGMENTING: [u32; 3] = [0, 1, 5];
@@ -88,6 +98,7 @@ impl<P: Platform> Client<P> {
     /// Copies received octets of a stream to `targets`, which have room for `want` octets, of which the call
     /// has filled `done` already, and returns how many the call has received in all. With
     /// [`Receiving::wait_all`], `done` grows although the call would wait.
+    // structure: receive_octets: the steps of tcp_recvmsg, whose order counts, in one function on the fast path
     // As `Stream::readable`.
     #[inline(always)]
     pub fn receive_octets<'b, I: Iterator<Item = &'b mut [u8]>>(
@@ -104,7 +115,8 @@ impl<P: Platform> Client<P> {
         if want == 0 {
             return if stream.is_connecting() { Err(Failure::WouldBlock) } else { Ok(0) };
         }
-        if stream.is_at_mark(local) {
+        let skip = if how.peek { local.peek.unwrap_or(0).into() } else { 0 };
+        if stream.is_mark_behind(local, skip) {
             if *done > 0 {
                 // tcp(7): no call reads beyond the mark.
                 return Ok(*done);
@@ -114,9 +126,10 @@ impl<P: Platform> Client<P> {
                 return Err(Failure::WouldBlock);
             }
         }
-        let found = stream.readable(local);
+        let found = stream.readable_from(local, skip);
         if local.pass.is_some() {
             let kick = !how.peek && stream.pass(local);
+            local.pass = None;
             drop(turn);
             if kick {
                 self.kick(place);
@@ -145,10 +158,14 @@ impl<P: Platform> Client<P> {
             return Err(stream.error().unwrap_or(Errno::ECONNRESET).into());
         }
         if how.peek {
-            let waits = how.wait_all && take < want && !stream.has_ended() && !how.dont_wait;
-            return if waits { Err(Failure::WouldBlock) } else { Ok(take) };
+            if how.wait_all && take < want && !stream.has_ended() && !how.dont_wait {
+                return Err(Failure::WouldBlock);
+            }
+            local.has_peeked(take);
+            return Ok(take);
         }
         let kick = stream.consume(end);
+        local.has_taken(take);
         *done += take;
         let goes_on = how.wait_all && *done < want && !stream.has_ended();
         drop(turn);
@@ -176,29 +193,26 @@ impl<P: Platform> Client<P> {
             return Err(Errno::EBADF.into());
         };
         let (v6, merges) = (*v6, options.is_on(Name::Merge));
-        let (count, first, is_shut) = (datagram.places.len(), datagram.next, datagram.shut_receive);
-        for i in 0..count {
-            // Replicas take turns, so that none is starved.
-            let at = (first + i) % count;
+        let is_shut = datagram.shut_receive;
+        if let Some(Next { at, waiting, from }) = self.next_datagram(datagram, how, options.peek_offset()) {
             let place = datagram.places[at];
-            let Some(socket) = self.datagrams(place) else { continue };
-            let Some(waiting) = socket.waiting() else { continue };
+            let Some(socket) = self.datagrams(place) else { return Err(Errno::EBADF.into()) };
             if waiting.fault.is_some() {
                 drop(turn);
                 self.take_faults_at(object, place)?;
                 // It is the next thing that the call would have received.
                 return self.receive_datagram(object, targets, how);
             }
-            let copied = copy_datagram::<P>(&socket, &waiting, 0, targets());
+            let copied = copy_datagram::<P>(&socket, &waiting, from, 0, targets());
             let mut done = copied.unwrap_or(0);
-            let truncated = done < waiting.len;
+            let truncated = done < waiting.len - from;
             let (mut last, mut segment) = (waiting, None);
             if merges && !truncated && copied.is_ok() {
                 let room = targets().map(|target| target.len()).sum::<usize>().min(DATAGRAM_MAX as usize);
                 while let Some(next) = socket.waiting_behind(&last).filter(|_| last.len == waiting.len)
                     && next.can_follow(&waiting)
                     && done + next.len <= room
-                    && let Ok(copied) = copy_datagram::<P>(&socket, &next, done, targets())
+                    && let Ok(copied) = copy_datagram::<P>(&socket, &next, 0, done, targets())
                 {
                     done += copied;
                     last = next;
@@ -210,21 +224,100 @@ impl<P: Platform> Client<P> {
             if kick {
                 self.kick(place);
             }
-            if !how.peek
-                && let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object)
-            {
-                datagram.next = (at + 1) % count;
-            }
+            let len = match how.truncate {
+                true if truncated => waiting.len,
+                true => from + done,
+                false => done,
+            };
+            self.note_received(object, (at, &waiting, &last), how.peek, copied.ok().map(|_| len));
             // udp_recvmsg: such a datagram is lost.
             copied?;
-            let len = if how.truncate && truncated { waiting.len } else { done };
-            let (peer, details) = (Some((waiting.peer, v6)), waiting.details);
-            return Ok(Received { len, peer, truncated, urgent: false, details, segment, fault: None });
+            // udp_recvmsg: a part of a datagram that fills the room counts as cut off.
+            let is_full = from > 0 && targets().map(|target| target.len()).sum::<usize>() == done;
+            let truncated = truncated || is_full;
+            let peer = Some((waiting.peer, v6));
+            let details = waiting.details.map(|details| self.with_all_dropped(object, at, details));
+            return Ok(Received { len, peer, truncated, urgent: false, details, segment, queued: None });
         }
         // As on Linux, nothing more will come for a call that waits; a call that does not wait gets EAGAIN as
         // ever.
         let waits = !how.dont_wait && !self.is_nonblocking(object);
         if is_shut && waits { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
+    }
+
+    /// Notes that a call has received, or peeked at, the datagrams from `first` to `last` of a place. It
+    /// returns `len`, or fails.
+    fn note_received(
+        &mut self,
+        object: u32,
+        (at, first, last): (usize, &Waiting, &Waiting),
+        is_peek: bool,
+        len: Option<usize>,
+    ) {
+        let Some(Socket { kind: Kind::Datagram(datagram), options, .. }) = self.socket_mut(object) else {
+            return;
+        };
+        if !is_peek {
+            datagram.next = (at + 1) % datagram.places.len().max(1);
+            datagram.forget_peeked(at, last.position());
+        } else if first.len == 0 {
+            datagram.note_peeked(at, first);
+        }
+        let came = first.details.and_then(|details| details.came);
+        datagram.stamp = datagram.stamp.after(options.value(Name::Times), came);
+        if let (Some(offset), Some(len)) = (options.peek_offset(), len) {
+            options.set_peek_offset(if is_peek { peeked(offset, len) } else { taken(offset, len) });
+        }
+    }
+
+    /// Returns what the next call of a datagram socket receives. With MSG_PEEK and an `offset` it passes so
+    /// many octets (Linux's `__skb_try_recv_from_queue`).
+    fn next_datagram(&self, datagram: &Datagram, how: Receiving, offset: Option<u32>) -> Option<Next> {
+        let count = datagram.places.len();
+        // Replicas take turns, so that none is starved.
+        let mut order = (0..count).map(|i| (datagram.next + i) % count);
+        match offset.filter(|_| how.peek) {
+            None => order.find_map(|at| {
+                let waiting = self.datagrams(datagram.places[at])?.waiting()?;
+                Some(Next { at, waiting, from: 0 })
+            }),
+            Some(offset) => self.datagram_behind(datagram, offset as usize),
+        }
+    }
+
+    /// Returns the details of a datagram that has come by the `at`th place, with what all replicas have
+    /// dropped, if the socket asks for that (`SO_RXQ_OVFL`): the record counts those of its own replica.
+    fn with_all_dropped(&self, object: u32, at: usize, details: Details) -> Details {
+        let Some(socket) = self.socket(object).filter(|socket| socket.options.is_on(Name::Drops)) else {
+            return details;
+        };
+        let others = socket.places().iter().enumerate().filter(|(other, _)| *other != at);
+        let of_others = others.filter_map(|(_, place)| Some(self.slot_of(*place)?.dropped()));
+        Details { dropped: of_others.fold(details.dropped, u32::wrapping_add), ..details }
+    }
+
+    /// Returns the datagram that has the octet behind `left` others, in the order in which calls take them.
+    #[cold]
+    fn datagram_behind(&self, datagram: &Datagram, mut left: usize) -> Option<Next> {
+        let count = datagram.places.len();
+        let waiting = |place: &Place| self.datagrams(*place).and_then(|socket| socket.waiting());
+        let mut heads: Vec<Option<Waiting>> = datagram.places.iter().map(waiting).collect();
+        if let Some(at) = heads.iter().position(|head| head.is_some_and(|head| head.fault.is_some())) {
+            return Some(Next { at, waiting: heads[at]?, from: 0 });
+        }
+        let mut at = datagram.next % count.max(1);
+        loop {
+            at = (0..count).map(|i| (at + i) % count).find(|at| heads[*at].is_some())?;
+            let head = heads[at]?;
+            let is_passed = left > 0 || datagram.peeked.contains(&(at, head.position()));
+            // An error is no datagram.
+            if head.fault.is_none() && (left < head.len || !is_passed) {
+                return Some(Next { at, waiting: head, from: left });
+            }
+            left -= if head.fault.is_some() { 0 } else { head.len };
+            heads[at] = self.datagrams(datagram.places[at])?.waiting_behind(&head);
+            at = (at + 1) % count;
+        }
     }
 
     /// Writes the control messages of what was received, as the options of the socket ask for them.
@@ -238,15 +331,26 @@ impl<P: Platform> Client<P> {
             details: received.details,
             came: socket.options.is_on(Name::Times).then(|| self.came(received)).flatten(),
             segment: received.segment,
-            fault: received.fault.as_deref().copied(),
+            queued: received.queued.as_deref().copied(),
+            left: self.left(socket).filter(|_| received.queued.is_none() && !received.urgent),
         };
         ancillary::write(&told, out)
     }
 
+    /// Returns the octets that a connection still has, if it tells (`TCP_INQ`). As on Linux, the FIN of the
+    /// peer is one, so that the program goes on to read.
+    fn left(&self, socket: &Socket) -> Option<u32> {
+        let Kind::Stream(place, _) = &socket.kind else { return None };
+        let stream = self.stream_at(*place).filter(|_| socket.options.is_on(Name::ReceiveInq))?;
+        let waiting = stream.waiting() + u64::from(stream.has_fin());
+        Some(u32::try_from(waiting).unwrap_or(u32::MAX))
+    }
+
     /// Returns when something came: as on Linux, now, if it came before the socket has asked.
     fn came(&self, received: &Received) -> Option<TimeOfDay> {
-        let noted = match &received.fault {
-            Some(fault) => fault.came(),
+        let noted = match received.queued.as_deref() {
+            Some(Queued::Fault(fault)) => fault.came(),
+            Some(Queued::Copied(_)) => None,
             None => received.details.and_then(|details| details.came),
         };
         noted.or_else(|| self.time_of_day())
@@ -367,24 +471,17 @@ impl<P: Platform> Client<P> {
         to: Addressed<'_>,
         more: bool,
     ) -> Result<(), Failure> {
-        if let Some(errno) = self.take_error(object) {
-            return Err(errno.into());
-        }
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
         if datagram.corked.is_none() && to.peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
-        }
-        // raw_sendmsg does not look.
-        if datagram.shut_send && socket.protocol != Protocol::Raw {
-            return Err(Errno::EPIPE.into());
         }
         let is_icmp = socket.protocol.is_icmp();
         if to.peer.is_some_and(|peer| peer.port == 0) && !is_icmp {
             return Err(Errno::EINVAL.into());
         }
         // ping_v4_sendmsg: each call sends one message.
-        let more = more && socket.protocol != Protocol::Icmp;
+        let more = (more || socket.options.is_on(Name::CorkUdp)) && socket.protocol != Protocol::Icmp;
         let outgoing = match &datagram.corked {
             Some(corked) => Outgoing {
                 to: corked.to,
@@ -395,8 +492,21 @@ impl<P: Platform> Client<P> {
             },
             None => self.outgoing(socket, to)?,
         };
+        let len = len + datagram.corked.as_ref().map_or(0, |corked| corked.octets.len());
+        if len > outgoing.len_max() && datagram.corked.is_none() {
+            return Err(Errno::EMSGSIZE.into());
+        }
+        // sock_alloc_send_pskb: an error that waits is told by a call with which nothing else is wrong.
+        if let Some(errno) = self.take_error(object) {
+            return Err(errno.into());
+        }
+        let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
+        let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
+        // raw_sendmsg does not look.
+        if datagram.shut_send && socket.protocol != Protocol::Raw {
+            return Err(Errno::EPIPE.into());
+        }
         let corked = datagram.corked.as_ref();
-        let len = len + corked.map_or(0, |corked| corked.octets.len());
         if !more && corked.is_none() {
             return self.send_one(object, &outgoing, sources, len);
         }
@@ -578,11 +688,12 @@ fn packet_max(socket: &Socket, to: Addr, path: usize) -> usize {
     }
 }
 
-/// Copies a datagram to `targets`, behind their first `before` octets. Returns how much of it fitted; fails
-/// with EFAULT if the program has no memory there.
+/// Copies a datagram from its octet `from` on to `targets`, behind their first `before` octets. Returns how
+/// much of it fitted; fails with EFAULT if the program has no memory there.
 fn copy_datagram<'b, P: Platform>(
     socket: &Datagrams<'_, P::Memory>,
     waiting: &Waiting,
+    from: usize,
     mut before: usize,
     targets: impl Iterator<Item = &'b mut [u8]>,
 ) -> Result<usize, Errno> {
@@ -590,13 +701,13 @@ fn copy_datagram<'b, P: Platform>(
     for target in targets {
         let start = before.min(target.len());
         before -= start;
-        let len = (target.len() - start).min(waiting.len - done);
+        let len = (target.len() - start).min(waiting.len - from - done);
         let room = &mut target[start..start + len];
         if len > 0 && !P::can_write(room) {
             return Err(Errno::EFAULT);
         }
-        done += socket.copy_out(waiting, done, room);
-        if done == waiting.len {
+        done += socket.copy_out(waiting, from + done, room);
+        if done == waiting.len - from {
             break;
         }
     }

@@ -133,3 +133,34 @@ fn what_is_written_is_read_and_nothing_else() {
         assert!(Options::try_from(wrong.clone()).is_err(), "{wrong:?}");
     }
 }
+
+#[test]
+fn an_offset_for_peeking_is_none_unless_it_was_set_and_is_not_negative() {
+    let mut options = Options::default();
+    assert_eq!((options.value(Name::PeekOffset), options.peek_offset()), (0xffff_ffff, None));
+    options.forget_peek_offset();
+    assert_eq!(options.set_value(Name::PeekOffset), None);
+    for (asked, offset) in [(-5, None), (0, Some(0)), (i32::MAX, Some(i32::MAX as u32))] {
+        options.set(Name::PeekOffset, decoded(Name::PeekOffset, &ints(&[asked])).expect("any number"));
+        assert_eq!((options.peek_offset(), options.local().peek), (offset, offset), "{asked}");
+    }
+    options.forget_peek_offset();
+    assert_eq!(options.peek_offset(), None);
+}
+
+#[test]
+fn a_size_that_was_set_is_fixed_until_the_program_says_otherwise() {
+    let mut options = Options::default();
+    options.lock_buffer(Name::NoDelay);
+    assert_eq!(options.set_value(Name::BufferLock), None);
+    options.lock_buffer(Name::ReceiveBuffer);
+    assert!(options.is_receive_locked());
+    options.lock_buffer(Name::SendBuffer);
+    assert_eq!(options.told(row_of(Name::BufferLock)), 3);
+    options.set(Name::BufferLock, 0);
+    assert!(!options.is_receive_locked());
+    // A replica that has heard of a size has to hear that it is not fixed.
+    assert!(row_of(Name::BufferLock).differs(0) && Name::BufferLock as u8 > Name::ReceiveBuffer as u8);
+    options.set(Name::WindowClamp, 5000);
+    assert_eq!(options.told(row_of(Name::BufferLock)), 2, "the buffer keeps the clamp");
+}

@@ -123,3 +123,37 @@ fn a_scribbling_replica_is_survived() {
         let _ = pair.send(b"abc");
     }
 }
+
+#[test]
+fn a_call_that_looks_behind_some_octets_finds_the_others() {
+    let mut pair = Pair::open();
+    pair.deliver(b"abcdef");
+    let found = |pair: &Pair, skip: u64| {
+        let readable = pair.stream().readable_from(&mut pair.local.clone(), skip)?;
+        Ok((readable.head, readable.len))
+    };
+    assert_eq!([0, 2, 5].map(|skip| found(&pair, skip)), [Ok((0, 6)), Ok((2, 4)), Ok((5, 1))]);
+    assert_eq!([6, u64::MAX].map(|skip| found(&pair, skip)), [Err(Failure::WouldBlock); 2]);
+    assert_eq!(pair.receive(2).unwrap(), b"ab");
+    assert_eq!([3, 4].map(|skip| found(&pair, skip)), [Ok((5, 1)), Err(Failure::WouldBlock)]);
+    // Behind the FIN is the end, as far as anybody looks.
+    pair.end(Cause::None, REPLICA_FIN);
+    assert!([4, 1000].iter().all(|skip| found(&pair, *skip).is_ok_and(|(_, len)| len == 0)));
+}
+
+#[test]
+fn an_offset_moves_with_each_look_and_with_what_is_taken() {
+    let mut local = Local { peek: Some(3), ..Local::default() };
+    local.has_peeked(4);
+    assert_eq!(local.peek, Some(7));
+    local.has_taken(5);
+    assert_eq!(local.peek, Some(2));
+    local.has_taken(5);
+    assert_eq!(local.peek, Some(0));
+    local.has_peeked(usize::MAX);
+    assert_eq!(local.peek, Some(i32::MAX as u32));
+    let mut local = Local::default();
+    local.has_peeked(4);
+    local.has_taken(1);
+    assert_eq!(local.peek, None);
+}

@@ -141,3 +141,18 @@ fn no_marks_of_the_replica_make_reading_panic_or_go_beyond_the_tail() {
         }
     }
 }
+
+#[test]
+fn looking_behind_some_octets_stops_at_the_mark_and_passes_it_there() {
+    let pair = marked(b"abXcd", 2);
+    let found = |skip: u64, urgent_inline: bool| {
+        let mut local = Local { urgent_inline, ..pair.local };
+        let readable = pair.stream().readable_from(&mut local, skip)?;
+        Ok::<_, Failure>((readable.head, readable.len, readable.is_cut))
+    };
+    assert_eq!(found(1, false), Ok((1, 1, true)));
+    assert_eq!([found(2, false), found(2, true)], [Ok((3, 2, false)), Ok((2, 3, false))]);
+    assert_eq!([found(3, false), found(4, false)], [Ok((3, 2, false)), Ok((4, 1, false))]);
+    let at_mark = [0, 2, 3].map(|skip| pair.stream().is_mark_behind(&pair.local, skip));
+    assert_eq!(at_mark, [false, true, false]);
+}

@@ -40,9 +40,14 @@ const fn hardware(interface: &Interface) -> u16 {
     if interface.index == super::LOOPBACK { libc::ARPHRD_LOOPBACK } else { libc::ARPHRD_ETHER }
 }
 
+/// The octets that a connection has not sent (linux/sockios.h): the only request of its range that is about
+/// a socket.
+pub const SIOCOUTQNSD: u64 = 0x894b;
+
 /// Returns whether an ioctl(2) is about interfaces, routes or neighbours, rather than about a socket.
 pub const fn is_about_interfaces(request: u64) -> bool {
-    matches!(request, SIOCADDRT..=SIOCDEVPRIVATE_LAST)
+    // The requests of protocols are about a socket, too.
+    matches!(request, SIOCADDRT..=SIOCDEVPRIVATE_LAST) && !matches!(request, SIOCOUTQNSD | 0x89e0..=0x89ef)
 }
 
 /// Returns whether an ioctl(2) is about IPv4 addresses, routes or neighbours: sockets of other families fail
@@ -74,7 +79,8 @@ pub fn answer(view: &View, request: u64, entry: &mut Entry) -> Result<(), Errno>
     let is_known = matches!(request, SIOCGIFFLAGS | SIOCGIFMETRIC | SIOCGIFMTU | SIOCGIFHWADDR)
         || matches!(request, SIOCGIFINDEX | SIOCGIFTXQLEN | SIOCGIFADDR | SIOCGIFDSTADDR)
         || matches!(request, SIOCGIFBRDADDR | SIOCGIFNETMASK);
-    if !is_known {
+    let is_private = matches!(request, 0x89f0..=SIOCDEVPRIVATE_LAST);
+    if !is_known && !is_private {
         return Err(Errno::EOPNOTSUPP);
     }
     let len = name.iter().position(|octet| *octet == 0).unwrap_or(NAME_BYTES);
@@ -83,6 +89,7 @@ pub fn answer(view: &View, request: u64, entry: &mut Entry) -> Result<(), Errno>
     let interface = view.named(plain).ok_or(Errno(libc::ENODEV))?;
     let own = || interface.family(true).next().ok_or(Errno::EADDRNOTAVAIL);
     match request {
+        _ if is_private => return Err(Errno::EOPNOTSUPP),
         SIOCGIFFLAGS => put(value, &(interface.flags as u16).to_ne_bytes()),
         SIOCGIFMETRIC => put(value, &0u32.to_ne_bytes()),
         SIOCGIFMTU => put(value, &interface.mtu.to_ne_bytes()),

@@ -91,6 +91,10 @@ impl Host {
             return Err(Errno::EINPROGRESS.into());
         }
         let written = self.write(fd, len, false, false)?;
+        if len == 0 && self.client.send_waiting_syn(object)? && nonblocking {
+            self.step();
+            return Err(Errno::EINPROGRESS.into());
+        }
         // As in the library, a blocking call returns when the connection is open.
         let is_connecting = self.client.stream(object).is_some_and(|(stream, ..)| stream.is_connecting());
         if is_connecting && !nonblocking {

@@ -1,8 +1,10 @@
 //! Checks that a connection keeps its promises in any state, whatever peer, application and clock do.
 
+use core::num::NonZeroU8;
+
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_tcp::{
-    Algorithm, Connection, EcnMode, Events, KeepAlive, Path, Settings, State, TimeWait, Unreachable, Verdict,
+    Algorithm, Connection, EcnMode, Events, KeepAlive, Path, Settings, State, TimeWait, Verdict,
 };
 use atoll_wire::ipv4::Ecn;
 use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment, Timestamps};
@@ -135,8 +137,8 @@ impl Life {
                 self.connection.handle_mtu(self.now, input.half(), self.quoted(input));
             }
             14 => {
-                let kind = if input.flip() { Unreachable::Hard } else { Unreachable::Soft };
-                let events = self.connection.handle_unreachable(self.now, kind, self.quoted(input));
+                let (ends_opening, quoted) = (input.flip(), self.quoted(input));
+                let events = self.connection.handle_network_error(NonZeroU8::MIN, quoted, ends_opening);
                 self.note(events);
             }
             15 => self.connection.set_receive_capacity(u32::from(input.half()) << (input.byte() % 16)),

@@ -239,7 +239,7 @@ fn exec_states() -> (Vec<u8>, Vec<u8>) {
     raw.kind =
         Kind::Datagram(Box::new(Datagram { places: vec![place(1, 5)], filter, ..Datagram::default() }));
     datagrams.multicast =
-        Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::default() }));
+        Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::new(false) }));
     let written = |socket: &Socket| SocketState::of(socket, true, |place| place);
     let inherited = |(n, socket)| Inherited { socket: written(socket), descriptors: vec![n] };
     let sockets = (3..).zip([&connection, &listener, &datagrams, &raw]).map(inherited).collect();

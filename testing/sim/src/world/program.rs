@@ -459,7 +459,7 @@ impl Process {
         if is_done && !socket.shut && !self.is_server && socket.was_open && !socket.ended {
             any = true;
             match program.client.shutdown(object, false, true) {
-                Ok(()) => socket.shut = true,
+                Ok(_) => socket.shut = true,
                 Err(failure) => any |= self.fail(&mut socket, failure.errno(), now),
             }
         }

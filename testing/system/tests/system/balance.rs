@@ -38,6 +38,33 @@ fn signal(name: &str, pid: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
 }
 
+/// Returns the scheduling policy of a process (proc_pid_stat(5), field 41).
+fn policy_of(pid: u64) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, field 2, ends with the last parenthesis.
+    stat.rsplit_once(") ")?.1.split(' ').nth(41 - 3)?.parse().ok()
+}
+
+/// A replica wakes up like any program for a conversation back and forth, also beside programs that compute,
+/// and lets work gather where there are many.
+#[test]
+fn a_replica_preempts_for_few_conversations_and_not_for_many() {
+    const OTHER: u32 = 0;
+    const BATCH: u32 = 3;
+    let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
+    let mut server = eight_workers(&net);
+    net.listens(&mut server, 80);
+    let replica = net.replicas()[0];
+    let url = format!("http://{}/small", Net::SERVER);
+    for (connections, policy) in [("1", OTHER), ("64", BATCH), ("2", OTHER)] {
+        let load = net.client("wrk", &["-t1", "-d", "20", "-c", connections, &url]);
+        until("the policy for so many", 15, || (policy_of(replica) == Some(policy)).then_some(()));
+        let said = &net.atoll_says("status")["replicas"][0]["policy"];
+        assert_eq!(said.as_str(), Some(if policy == BATCH { "batch" } else { "other" }));
+        load.terminate();
+    }
+}
+
 /// A connection that is offered to a stopped or dead worker goes to another one. A connection that a worker
 /// has claimed waits for the worker, or ends with it.
 fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {

@@ -142,7 +142,7 @@ fn set_user_id_programs_have_no_sockets_of_the_host() {
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
     let program = scratch.path().join("unserved");
-    fs::copy(compiled("unserved"), &program).unwrap();
+    atoll_system_tests::copy_program(compiled("unserved"), &program);
     chown(&program, Some(65534), None).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
     // ld.so reports that it does not load the library.

@@ -4,7 +4,11 @@ use atoll_system_tests::{Net, Proc, Stack, until};
 
 use crate::servers::{fetch, nginx_that_listens};
 
-on_both_stacks![nginx_takes_requests_on_the_syn, curl_sends_its_request_on_the_syn];
+on_both_stacks![
+    nginx_takes_requests_on_the_syn,
+    curl_sends_its_request_on_the_syn,
+    who_has_nothing_to_send_is_connected,
+];
 
 /// Returns a counter of the kernel's TCP at the client's end.
 fn kernel_counter(net: &Net, name: &str) -> u64 {
@@ -72,3 +76,43 @@ fn curl_sends_its_request_on_the_syn(stack: Stack) {
         until("the stack to count them", 10, || (opened(&net, "") == passive).then_some(()));
     }
 }
+
+/// A python program on the stack connects to one on the kernel at the other end, by sends without octets.
+fn who_has_nothing_to_send_is_connected(stack: Stack) {
+    let net = Net::fast_open(stack);
+    let server = net.scratch.file("server.py", SERVER_OF_NOTHING);
+    let mut server = net.client("/usr/bin/python3", &[&server]);
+    server.says("listening", 10);
+    let client = net.scratch.file("client.py", CLIENT_OF_NOTHING);
+    let said = net.serve("/usr/bin/python3", &[&client]).success(30);
+    assert_eq!(said, "blocking: 0 None\nnot blocking: 115 None\n".repeat(6));
+    // Each replica asks for a cookie before.
+    assert!(kernel_counter(&net, "TCPFastOpenCookieReqd") > 0);
+}
+
+const SERVER_OF_NOTHING: &str = "
+import socket
+server = socket.create_server(('0.0.0.0', 8000))
+server.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN, 16)
+print('listening', flush=True)
+while True:
+    connection = server.accept()[0]
+    connection.sendall(connection.recv(10))
+    connection.close()
+";
+
+const CLIENT_OF_NOTHING: &str = "
+import select, socket
+for turn in range(12):
+    client = socket.socket()
+    client.setblocking(turn % 2 == 0)
+    try:
+        result = client.sendto(b'', socket.MSG_FASTOPEN, ('198.18.0.1', 8000))
+    except OSError as error:
+        result = error.errno
+    assert select.select([], [client], [], 10)[1], 'it is not open'
+    client.setblocking(True)
+    print('not blocking:' if turn % 2 else 'blocking:', result, client.send(b'text') and None)
+    assert client.recv(10) == b'text'
+    client.close()
+";

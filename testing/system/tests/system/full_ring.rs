@@ -1,6 +1,8 @@
 //! What happens to more commands than a stopped stack takes? All take effect later, and the program's other
 //! threads continue.
 
+use std::process::Command;
+
 use atoll_system_tests::{Net, Stack, program};
 
 use crate::recovery::signal;
@@ -67,6 +69,10 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.iter().for_each(|pid| signal("CONT", *pid));
+        // Those that watch the others come last: who went on first would replace what is still stopped, and
+        // its number would be nobody's. A process that was replaced all the same needs no signal.
+        for pid in self.0.iter().rev() {
+            let _ = Command::new("kill").args(["-s", "CONT", &pid.to_string()]).status();
+        }
     }
 }

@@ -48,7 +48,7 @@ fn preparing_a_fork_takes_no_signals() {
         traced.errors().matches("SIGSYS {").count()
     };
     let (none, some) = (signals("0"), signals("40"));
-    assert!(none > 0, "the program's start takes some, and strace shows them");
+    assert!(none > 0, "an instruction of the program's own takes one, and strace shows it");
     // A child may take one or two of its own. Without what is tested each fork took 38.
     assert!(some < none + 120, "{none} signals without children, {some} with 40 of them");
 }

@@ -323,7 +323,7 @@ fn nobody_is_lured_onto_the_stack_of_another_user() {
     let folder = scratch.path();
     let built = atoll();
     for name in ["atoll", "libatoll.so"] {
-        std::fs::copy(built.with_file_name(name), folder.join(name)).expect("it is built");
+        atoll_system_tests::copy_program(built.with_file_name(name), folder.join(name));
     }
     let trap = "import os, select, socket, sys
 os.umask(0)

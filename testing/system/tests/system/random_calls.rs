@@ -14,7 +14,7 @@ fn start(stack: Stack, pause: u32, seeds: &[u32]) -> Proc {
 }
 
 fn said(mut process: Proc) -> BTreeMap<u32, String> {
-    assert!(process.end(300).success(), "{}", process.report());
+    assert!(process.end(900).success(), "{}", process.report());
     let output = process.output();
     let parts = output.split("seed ").filter_map(|part| part.split_once('\n'));
     parts.map(|(seed, calls)| (seed.parse().expect("a number"), calls.to_owned())).collect()

@@ -390,11 +390,12 @@ fn a_stateless_replica_keeps_its_listeners() {
     let mut client = net.client("/usr/bin/python3", &["-u", &echo, Net::SERVER, "7777", "2", "2"]);
     client.says("under way", 20);
     kill_replicas(&net, 1);
-    assert!(
-        !client.end(20).success() && client.errors().contains("ConnectionResetError"),
-        "{}",
-        client.report()
-    );
+    let has_failed = !client.end(20).success();
+    // A client that shuts its side down only now hears ENOTCONN: the reset had come before.
+    let was_reset = ["ConnectionResetError", "Transport endpoint is not connected"]
+        .iter()
+        .any(|error| client.errors().contains(error));
+    assert!(has_failed && was_reset, "{}", client.report());
     until("the server to have heard of it", 10, || {
         echoing.errors().contains("Connection reset by peer").then_some(())
     });

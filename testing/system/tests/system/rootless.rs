@@ -18,7 +18,7 @@ pub fn as_nobody_after(setup: &str, script: &str) -> String {
     // The files are copied, because the folder that cargo builds into may belong to another user.
     let built = atoll();
     for name in ["atoll", "libatoll.so"] {
-        std::fs::copy(built.with_file_name(name), scratch.path().join(name)).expect("it is built");
+        atoll_system_tests::copy_program(built.with_file_name(name), scratch.path().join(name));
     }
     scratch.file("page", "from nobody\n");
     let begin = "cd \"$1\"; eval \"$3\"; mknod tun c 10 200; chmod 666 tun; \

@@ -14,6 +14,7 @@ on_both_stacks![
     git_over_http_and_ssh,
     apt_get,
     traced_and_debugged,
+    valgrind,
     bubblewrap,
     socket_activation
 ];
@@ -54,7 +55,6 @@ in_soak![
     load_generators,
     measuring_programs,
     port_scan,
-    valgrind,
     every_namespace,
     qemu
 ];

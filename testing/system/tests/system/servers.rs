@@ -20,6 +20,7 @@ on_both_stacks![
     postgresql,
     openssh,
     haproxy,
+    haproxy_splices,
     python_http_server,
     python_asyncio,
     node,
@@ -108,12 +109,14 @@ fn nginx_upgrades_itself(stack: Stack) {
     assert_eq!(started, "");
     let pid_file = net.scratch.path().join("nginx.pid");
     let running = |other: &str| {
-        until("an nginx", 10, || {
+        until("an nginx", 30, || {
             let pid = std::fs::read_to_string(&pid_file).ok()?.trim().to_owned();
             (!pid.is_empty() && pid != other).then(|| Daemon(pid))
         })
     };
     let old = running("");
+    // A signal between the file's creation and the first worker is looked at only at the next signal.
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     let url = format!("http://{}/small", Net::SERVER);
     let mut load = net.client("ab", &["-q", "-r", "-t", "4", "-n", "1000000", "-c", "8", &url]);
     old.signal("USR2");
@@ -479,6 +482,37 @@ fn haproxy(stack: Stack) {
     );
     let mut server = net.serve("haproxy", &["-db", "-f", &config]);
     serves_files(&net, &mut server, 8081);
+}
+
+/// Octets go from connection to pipe to connection, in both modes of the proxy: splice(2).
+fn haproxy_splices(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let serve = ["-m", "http.server", "8000", "--bind", "198.18.0.1", "--directory", &folder];
+    let mut behind = net.client("/usr/bin/python3", &serve);
+    behind.says("Serving HTTP", 10);
+    let socket = net.scratch.path().join("admin").to_string_lossy().into_owned();
+    let config = net.scratch.file(
+        "haproxy.cfg",
+        format!(
+            "global\n stats socket {socket}\ndefaults\n option splice-auto\n option splice-response\n \
+             timeout connect 5s\n timeout client 10s\n timeout server 10s\nlisten web\n mode http\n \
+             bind 0.0.0.0:8081\n server one 198.18.0.1:8000\nlisten octets\n mode tcp\n \
+             bind 0.0.0.0:8082\n server one 198.18.0.1:8000\n"
+        ),
+    );
+    let mut server = net.serve("haproxy", &["-db", "-f", &config]);
+    for port in [8081, 8082] {
+        serves_files(&net, &mut server, port);
+    }
+    let ask = "import socket, sys
+admin = socket.socket(socket.AF_UNIX)
+admin.connect(sys.argv[1])
+admin.sendall(b'show info\\n')
+facts = dict(line.split(': ', 1) for line in admin.makefile().read().splitlines() if ': ' in line)
+print('pipes:', int(facts['PipesUsed']) + int(facts['PipesFree']) > 0)";
+    let said = net.client("/usr/bin/python3", &["-c", ask, &socket]).success(20);
+    assert_eq!(said, "pipes: True\n", "{}", server.report());
 }
 
 fn python_http_server(stack: Stack) {

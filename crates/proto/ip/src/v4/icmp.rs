@@ -10,7 +10,7 @@ use super::network::Network;
 use crate::addresses::Addresses;
 use crate::common::Common;
 use crate::counters::Reason;
-use crate::icmp::{self as both, ErrorKind, HEADER_LEN, Icmp, NetworkError, Reply};
+use crate::icmp::{self as both, ErrorKind, HEADER_LEN, Icmp, NetworkError, REASSEMBLY, Reply};
 use crate::input::{Arrival, Received};
 use crate::link::Link;
 use crate::output::TTL;
@@ -44,13 +44,6 @@ pub(super) fn receive<'a>(
             };
             return icmp.answer_echo(arrival.now, common, mtu, &reply).map(|()| Received::Consumed);
         }
-        Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu } => {
-            ErrorKind::FragNeeded { mtu: next_hop_mtu }
-        }
-        Message::Unreachable { code, .. } => ErrorKind::Unreachable { code },
-        Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
-        // RFC 1122 §3.2.2.5.
-        Message::Other { kind: icmp::PARAMETER_PROBLEM, .. } => ErrorKind::Problem,
         Message::EchoReply { id, .. } => {
             return Ok(Received::EchoReply {
                 src: Addr::v4(header.src),
@@ -61,7 +54,7 @@ pub(super) fn receive<'a>(
                 message: bytes,
             });
         }
-        Message::Other { .. } => return Err(Reason::IcmpIgnored),
+        error => kind_of(error)?,
     };
     let quoted = icmp::quoted(body).map_err(|_| Reason::Malformed)?;
     let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
@@ -81,6 +74,32 @@ pub(super) fn receive<'a>(
         kind => kind,
     };
     Ok(Received::Error(NetworkError { kind, ..error }))
+}
+
+/// Returns the fate of a packet that a message reports.
+fn kind_of(message: Message) -> Result<ErrorKind, Reason> {
+    Ok(match message {
+        Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu } => {
+            ErrorKind::FragNeeded { mtu: next_hop_mtu }
+        }
+        // icmp_unreach of Linux: codes that nobody knows, and that a packet was not put together in time, are
+        // nobody's errors.
+        Message::Unreachable { code, .. } if code > code::PRECEDENCE_CUTOFF => {
+            return Err(Reason::IcmpIgnored);
+        }
+        Message::TimeExceeded { code: REASSEMBLY } => return Err(Reason::IcmpIgnored),
+        Message::Unreachable { code, .. } => ErrorKind::Lost { kind: icmp::UNREACHABLE, code, info: 0 },
+        Message::TimeExceeded { code } => ErrorKind::Lost { kind: icmp::TIME_EXCEEDED, code, info: 0 },
+        // RFC 1122 §3.2.2.5.
+        Message::Other { kind: kind @ icmp::PARAMETER_PROBLEM, code, rest: [at, ..] } => {
+            ErrorKind::Lost { kind, code, info: at.into() }
+        }
+        // RFC 6633: transports do not act on it; a ping that asks for errors sees it (ping_err of Linux).
+        Message::Other { kind: kind @ icmp::SOURCE_QUENCH, code, .. } => {
+            ErrorKind::Lost { kind, code, info: 0 }
+        }
+        _ => return Err(Reason::IcmpIgnored),
+    })
 }
 
 /// Returns the error `message` about `frame`; `None` where an error is forbidden (RFC 1122 §3.2.2: about

@@ -3,7 +3,7 @@
 use atoll_base::FourTuple;
 use atoll_wire::icmpv6::{self, Message};
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::{ethernet, icmp, ipv6};
+use atoll_wire::{ethernet, ipv6};
 
 use super::input::Packet;
 use super::network::Network;
@@ -47,14 +47,15 @@ pub(super) fn receive_error(
         Message::PacketTooBig { mtu } => {
             ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
         }
-        Message::Unreachable { code } => ErrorKind::Unreachable { code: code_of(code) },
-        Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_NEXT_HEADER, .. } => {
-            ErrorKind::Unreachable { code: icmp::code::PROTOCOL }
+        Message::Unreachable { code } => ErrorKind::Lost { kind: icmpv6::UNREACHABLE, code, info: 0 },
+        Message::TimeExceeded { code } => ErrorKind::Lost { kind: icmpv6::TIME_EXCEEDED, code, info: 0 },
+        Message::ParameterProblem { code, pointer } => {
+            ErrorKind::Lost { kind: icmpv6::PARAMETER_PROBLEM, code, info: pointer }
         }
-        Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
-        Message::ParameterProblem { .. } => ErrorKind::Problem,
         // RFC 4443 §2.4 (a): an error of an unknown type counts as an error, too.
-        Message::Other { .. } if message.is_error() => ErrorKind::Problem,
+        Message::Other { kind, code, rest } if message.is_error() => {
+            ErrorKind::Lost { kind, code, info: u32::from_be_bytes(rest) }
+        }
         _ => return Err(Reason::IcmpIgnored),
     };
     let quoted = icmpv6::quoted(body).map_err(|_| Reason::Malformed)?;
@@ -112,16 +113,6 @@ pub(super) fn error_about<'a>(
         body: packet.get(..whole.min(QUOTATION_MAX))?,
         mtu: ipv6::MTU_MIN,
     })
-}
-
-/// Returns the equivalent code of IPv4's ICMP, for callers that need not know the difference.
-const fn code_of(code: u8) -> u8 {
-    match code {
-        icmpv6::code::NO_ROUTE => icmp::code::NET,
-        icmpv6::code::PROHIBITED => icmp::code::ADMINISTRATIVELY_PROHIBITED,
-        icmpv6::code::PORT => icmp::code::PORT,
-        _ => icmp::code::HOST,
-    }
 }
 
 /// The most octets of a packet that an error quotes: an error is no longer than the smallest link carries

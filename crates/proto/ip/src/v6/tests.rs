@@ -664,18 +664,20 @@ fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
         let frame = error(icmpv6::Message::PacketTooBig { mtu });
         assert_eq!(receive(&mut ip, at(3), &frame), Received::Dropped(reason));
     }
-    let port = icmpv6::Message::Unreachable { code: icmpv6::code::PORT };
-    assert_eq!(kind_of(&mut ip, port), ErrorKind::Unreachable { code: atoll_wire::icmp::code::PORT });
+    let lost = |kind, code, info| ErrorKind::Lost { kind, code, info };
+    for code in 0..=8 {
+        assert_eq!(kind_of(&mut ip, icmpv6::Message::Unreachable { code }), lost(1, code, 0));
+    }
     // covers: RFC 4443 §3.4, §2.4 (a): errors that nobody knows are passed on, too; other messages are not (b).
     for code in [0, 2] {
         assert_eq!(
             kind_of(&mut ip, icmpv6::Message::ParameterProblem { code, pointer: 6 }),
-            ErrorKind::Problem
+            lost(4, code, 6)
         );
     }
     assert_eq!(
-        kind_of(&mut ip, icmpv6::Message::Other { kind: 100, code: 0, rest: [0; 4] }),
-        ErrorKind::Problem
+        kind_of(&mut ip, icmpv6::Message::Other { kind: 100, code: 0, rest: [0, 0, 0, 9] }),
+        lost(100, 0, 9)
     );
     let unknown = error(icmpv6::Message::Other { kind: 200, code: 0, rest: [0; 4] });
     assert_eq!(receive(&mut ip, at(3), &unknown), Received::Dropped(Reason::IcmpIgnored));

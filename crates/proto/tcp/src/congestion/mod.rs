@@ -72,6 +72,19 @@ pub(crate) struct Sample {
     pub(crate) seed: u64,
 }
 
+/// What BBR knows of the path: the contents of Linux's `struct tcp_bbr_info`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BbrInfo {
+    /// The bandwidth in octets per second.
+    pub bandwidth: u64,
+    /// The smallest round-trip time in microseconds; `u32::MAX` before the first measurement.
+    pub min_rtt_us: u32,
+    /// The gain of the pace, per mille.
+    pub pacing_gain: u64,
+    /// The gain of the window, per mille.
+    pub cwnd_gain: u64,
+}
+
 impl Congestion {
     pub(crate) fn new(algorithm: Algorithm, mss: u16) -> Congestion {
         Congestion {
@@ -100,6 +113,11 @@ impl Congestion {
     /// Returns the octets per second at which text may leave; `None` if the window is the only limit.
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         self.bbr.as_ref().map(|bbr| bbr.pacing_rate)
+    }
+
+    /// Returns what BBR knows of the path; `None` under other algorithms, and before the first sample.
+    pub(crate) fn bbr_info(&self) -> Option<BbrInfo> {
+        self.bbr.as_ref().map(|bbr| bbr.info())
     }
 
     /// Sets TCP_CONGESTION. The window does not change.

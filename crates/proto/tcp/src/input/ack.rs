@@ -75,7 +75,7 @@ impl Connection {
         self.judge_handshake();
         self.recovery.retries = 0;
         self.progress_at = now;
-        self.snd.unreachable = false;
+        self.snd.network_error = None;
         self.undo_if_spurious(segment);
         self.judge_timeout(delivery);
         let (phase_before, dup_acks) = (self.recovery.phase, self.recovery.dup_acks);

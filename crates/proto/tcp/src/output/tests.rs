@@ -1,12 +1,12 @@
 //! covers: RFC 9293 §3.7.4 and §3.8, RFC 5681, RFC 6675, RFC 6582, RFC 6298.
 
+use core::num::NonZeroU8;
 use std::vec::Vec;
 
 use atoll_base::Duration;
 use atoll_wire::tcp::Flags;
 
 use super::*;
-use crate::icmp::Unreachable;
 use crate::outcome::Events;
 use crate::recovery::Phase;
 use crate::settings::{KeepAlive, Settings};
@@ -941,14 +941,22 @@ fn a_smaller_path_mtu_sends_again_what_was_too_large() {
 #[test]
 fn an_unreachable_peer_ends_a_handshake_but_not_a_connection() {
     // covers: RFC 5927 §5.2
-    for (kind, events) in [(Unreachable::Hard, Events::REFUSED), (Unreachable::Soft, Events::UNREACHABLE)] {
-        let mut t = Tcb::connecting(&settings());
-        t.poll();
-        assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(-1)), events | Events::CLOSED);
-        let mut t = Tcb::established().sent(10);
-        assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(0)), Events::empty());
-        assert_eq!(t.conn.state(), State::Established);
-    }
+    let reason = NonZeroU8::new(7).expect("not 0");
+    let ended = Events::UNREACHABLE | Events::CLOSED;
+    let mut t = Tcb::connecting(&settings());
+    t.poll();
+    assert_eq!(
+        t.conn.handle_network_error(reason, t.conn.snd.seq(0), false),
+        Events::empty(),
+        "not in flight"
+    );
+    assert_eq!(t.conn.handle_network_error(reason, t.conn.snd.seq(-1), false), ended);
+    assert_eq!(t.conn.network_error(), Some(reason));
+    let mut t = Tcb::established().sent(10);
+    assert_eq!(t.conn.handle_network_error(reason, t.conn.snd.seq(0), true), Events::empty());
+    assert_eq!((t.conn.state(), t.conn.network_error()), (State::Established, Some(reason)));
+    t.takes(ack(11));
+    assert_eq!(t.conn.network_error(), None, "it was heard");
 }
 
 #[test]

@@ -284,25 +284,30 @@ fn the_more_definite_address_gets_the_connection() {
 
 #[test]
 fn a_listener_holds_backlog_plus_one_and_128_handshakes_or_as_many_as_the_backlog() {
-    let mut cm = manager(1, 2);
-    let id = cm.handle_listen(&listen(1, 1, 0, 80, 0, false)).expect("free");
-    for _ in 1..128 {
-        assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
+    for backlog in 0..3 {
+        let mut cm = manager(1, 2);
+        let id = cm.handle_listen(&listen(1, 1, 0, 80, backlog, false)).expect("free");
+        for _ in 1..128 {
+            assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
+        }
+        for n in 0..=backlog {
+            assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
+            assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Cookie { listener: id }, "128 handshakes");
+            assert!(cm.may_establish(id));
+            cm.handle_established(NOW, ConnectionId(n), id);
+        }
+        assert!(!cm.may_establish(id));
+        assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
+        // A cookie that comes back waits in the SYN queue, and is forgotten if there is no room either.
+        let local = Endpoint::new(ADDR, 80);
+        assert_eq!(accepted(cm.handle_syn(&Syn { local, by_cookie: true })), id);
+        assert_eq!(cm.handle_syn(&Syn { local, by_cookie: true }), SynVerdict::Full);
+        cm.handle_listen(&listen(1, 1, 0, 80, 1_000_000, false)).expect("again");
+        assert_eq!(
+            cm.listeners().next().map(|view| (view.backlog, view.unclaimed)),
+            Some((4096, backlog + 1))
+        );
     }
-    for n in 0..2 {
-        assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
-        assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Cookie { listener: id }, "128 handshakes");
-        assert!(cm.may_establish(id));
-        cm.handle_established(NOW, ConnectionId(n), id);
-    }
-    assert!(!cm.may_establish(id));
-    assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
-    // A cookie that comes back waits in the SYN queue, and is forgotten if there is no room either.
-    let local = Endpoint::new(ADDR, 80);
-    assert_eq!(accepted(cm.handle_syn(&Syn { local, by_cookie: true })), id);
-    assert_eq!(cm.handle_syn(&Syn { local, by_cookie: true }), SynVerdict::Full);
-    cm.handle_listen(&listen(1, 1, 0, 80, 1_000_000, false)).expect("again");
-    assert_eq!(cm.listeners().next().map(|view| (view.backlog, view.unclaimed)), Some((4096, 2)));
 }
 
 #[test]

@@ -203,7 +203,10 @@ pub(super) fn commented(file: &ConfigFile) -> String {
          chooses.",
     );
     out.key("cpus", Some(format!("{:?}", scheduling.cpus)), "");
-    out.text("Let replicas finish their batch before programs that they woke up run (SCHED_BATCH).");
+    out.text(
+        "Let servers change to SCHED_BATCH while they have many conversations, so that work gathers, and to \
+         SCHED_OTHER while they have few. If false, they keep the policy of the program that starts them.",
+    );
     out.key("batch", Some(scheduling.batch.to_string()), "");
 
     let recovery = &file.recovery;

@@ -9,7 +9,7 @@ use atoll_connmgr::{ConnMgr, Syn, SynVerdict};
 use atoll_ipc::Memory;
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ledger::{ConnectionRecord, Phase, TimeWaitRecord};
-use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_FIN, REPLICA_URGENT, SlotState};
+use atoll_ipc::slot::{APP_LINGERS, APP_SHUT_SEND, REPLICA_FIN, REPLICA_URGENT, SlotState};
 use atoll_tcp::State;
 
 use crate::aftermath::{Loss, give_up};
@@ -56,6 +56,8 @@ struct Seen {
     acked: u64,
     read_mark: u64,
     flags: u32,
+    /// Whether a process waits in close(2).
+    lingers: bool,
     send: Extents,
     /// The mark of the peer's urgent text, what was passed over where the reader stands, and the end of the
     /// own urgent text.
@@ -76,6 +78,7 @@ impl Seen {
             acked: slot.acknowledged(),
             read_mark: slot.read_mark(),
             flags: slot.replica_flags(),
+            lingers: is_meant && slot.app_flags() & APP_LINGERS != 0,
             send: slot.send_extents(&session.layout).filter(|_| is_meant).unwrap_or_default(),
             mark: slot.mark().filter(|_| is_meant && slot.replica_flags() & REPLICA_URGENT != 0),
             passed: if is_meant { slot.passed_marks(slot.receive_head()) } else { 0 },
@@ -264,6 +267,7 @@ impl<M: Memory> Judge<'_, M> {
                 (seen.acked.min(entry.connection.send_una()), seen.tail.min(entry.connection.receive_nxt()));
             entry.view.resume(acked, tail, seen.read_mark, seen.flags);
             entry.send = seen.send.into();
+            entry.flags.set(Flags::LINGERS, seen.lingers && entry.stage == Stage::Closing);
             if entry.view.acked() < entry.connection.send_tail() {
                 // The application may be waiting for room.
                 entry.flags.insert(Flags::WANTS_ROOM);

@@ -3,7 +3,7 @@
 use atoll_base::Instant;
 use atoll_ipc::Memory;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{APP_SHUT_RECEIVE, APP_SHUT_SEND};
+use atoll_ipc::slot::{APP_FAST_OPEN, APP_SHUT_RECEIVE, APP_SHUT_SEND};
 
 use super::Connections;
 use crate::applications::Applications;
@@ -60,6 +60,9 @@ impl Connections {
             {
                 entry.flags.insert(Flags::WANTS_ROOM);
             }
+        }
+        if flags & APP_FAST_OPEN == 0 {
+            connection.send_waiting_syn();
         }
         if flags & APP_SHUT_SEND != 0 {
             connection.shutdown_send(now);

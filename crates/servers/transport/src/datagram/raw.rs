@@ -13,7 +13,6 @@ use atoll_wire::ipv4::Protocol as WireProtocol;
 
 use super::{COPY_COST, LOOKS, cause_of, fault_of};
 use crate::datagrams::{Arrived, Datagram};
-use crate::fragment::MtuDiscovery;
 use crate::sink::TextRef;
 use crate::transport::Transport;
 
@@ -42,6 +41,7 @@ impl<M: Memory> Transport<M> {
             ttl: Some(message.ttl),
             link: Some(came_over),
             came: None,
+            dropped: 0,
         };
         let (protocol, cast) = (Protocol::Raw, Cast::Unicast);
         let mut arrived = Arrived { protocol, tuple, cast, details, payload };
@@ -77,19 +77,20 @@ impl<M: Memory> Transport<M> {
         self.catch_up_raw(now, port);
         for index in self.datagrams.at_port((Protocol::Raw, port)).to_vec() {
             let Some(socket) = self.datagrams.get(index).filter(|it| it.score(&tuple) > 0) else { continue };
-            let (wants_errors, has_peer) = (socket.options().wants_errors(), socket.remote().is_some());
-            if let ErrorKind::FragNeeded { mtu } = error.kind {
+            let wants_errors = socket.options().wants_errors(tuple.remote.addr);
+            let has_peer = socket.remote().is_some();
+            let discovery = socket.options().discovery_to(tuple.remote.addr);
+            if let ErrorKind::FragNeeded { mtu } = error.kind
+                && discovery.believes_paths()
+            {
                 // As for a datagram socket, a forged error makes fragments smaller and nothing else.
-                let discovery = socket.options().discovery_to(tuple.remote.addr);
                 self.ip.learn_path_mtu(now, tuple.remote.addr, mtu);
-                if discovery == MtuDiscovery::Dont {
-                    continue;
-                }
             }
+            let Some(meaning) = cause_of(error, Protocol::Raw, discovery) else { continue };
             if wants_errors {
                 self.report_fault(index, fault_of(error), tuple.remote);
-            } else if let Some(cause) = cause_of(error.kind).filter(|_| has_peer) {
-                self.datagrams.fail(index, cause, Ready::IN | Ready::OUT);
+            } else if has_peer && meaning.is_hard {
+                self.datagrams.fail(index, meaning.cause, Ready::IN | Ready::OUT);
             }
         }
     }

@@ -90,13 +90,13 @@ impl<M: Memory> Transport<M> {
                 Plan::Refuse(cause) => {
                     self.stats.count(Stat::DatagramsDropped);
                     let peer = peer_of(socket, &record);
-                    if cause == Cause::HostUnreachable
-                        && socket.options().wants_errors()
+                    if cause != Cause::HostUnreachable {
+                        socket.fail(cause, Ready::default());
+                    } else if socket.options().wants_errors(peer.addr)
                         && let Some(own) = source(&self.ip, details.own, socket.local(), peer.addr, false)
                     {
+                        // Others do not hear of it: the error is a soft one.
                         unanswered = Some((fault::unanswered(own, head_of(socket, peer, &text)), peer));
-                    } else {
-                        socket.fail(cause, Ready::default());
                     }
                 }
             }

@@ -33,10 +33,10 @@ pub(crate) struct Wishes {
 }
 
 impl Multicast {
-    /// Returns the settings of a new socket by ip(7) and ipv6(7).
-    pub(super) const fn new() -> Multicast {
+    /// Returns the settings of a new socket by ip(7) and ipv6(7). `all_v4` is those of a socket of AF_INET.
+    pub(super) const fn new(all_v4: bool) -> Multicast {
         let usual = Wishes { all: true, is_looped: true, ttl: 1, inside: false };
-        Multicast { joined: Vec::new(), v4: usual, v6: usual }
+        Multicast { joined: Vec::new(), v4: Wishes { all: all_v4, ..usual }, v6: usual }
     }
 
     /// Returns the settings about groups of the family of `group`.

@@ -5,11 +5,11 @@ use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::datagram::{
-    self, DATAGRAM_MAX, FAULT_BYTES, Fault, Flags as RecordFlags, RECORD_LEN, RECORD_MAX, Record,
+    self, DATAGRAM_MAX, ErrorWishes, FAULT_BYTES, Fault, Flags as RecordFlags, RECORD_LEN, RECORD_MAX, Record,
 };
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::Grant;
-use atoll_ipc::slot::Slot;
+use atoll_ipc::slot::{ErrorMark, Slot};
 use atoll_ipc::{Cause, Details, Event, Memory, Ready, SocketOption};
 
 use super::groups::Multicast;
@@ -30,9 +30,13 @@ pub(crate) struct Datagram {
     inbox: Inbox,
     outbox: Outbox,
     options: Options,
+    /// The datagrams that were dropped for want of room.
+    dropped: u32,
     /// The facts that the next event reports to the application, and the error with it.
     ready: Ready,
     cause: Cause,
+    /// The number of the error that was reported last, which tells it from the one before; 0 for none.
+    errors: u8,
     /// Whether it is on the list for the next flush.
     is_dirty: bool,
     /// Whether it waits for its session's share of a later flush.
@@ -90,8 +94,10 @@ pub(crate) struct Options {
     details: bool,
     /// Whether the application wants to know when something came.
     times: bool,
-    /// Whether the application wants network errors as records.
-    errors: bool,
+    /// Whether the application wants to know how many datagrams were dropped.
+    drops: bool,
+    /// For which families the application wants network errors as records.
+    errors: ErrorWishes,
     /// The value of `IPV6_MTU`, if set.
     mtu_v6: Option<u16>,
     /// The types of ICMP messages that a raw socket does not get, a bit for each.
@@ -123,7 +129,7 @@ const CALL_MAX: u32 = 96 << 10;
 const IPV6_MTU_MIN: u32 = 1280;
 
 impl Options {
-    const fn new() -> Options {
+    const fn new(local: Addr) -> Options {
         Options {
             ttl: TTL,
             tos: 0,
@@ -134,10 +140,12 @@ impl Options {
             whole_v6: false,
             details: false,
             times: false,
-            errors: false,
+            drops: false,
+            errors: ErrorWishes::empty(),
             mtu_v6: None,
             filter: [0; 8],
-            multicast: Multicast::new(),
+            // inet6_create: a socket of AF_INET6 begins without IP_MULTICAST_ALL.
+            multicast: Multicast::new(local.is_v4()),
         }
     }
 
@@ -146,9 +154,9 @@ impl Options {
         &self.multicast
     }
 
-    /// Returns whether the application wants network errors as records.
-    pub(crate) const fn wants_errors(&self) -> bool {
-        self.errors
+    /// Returns whether the application wants network errors about what it sends to `peer` as records.
+    pub(crate) const fn wants_errors(&self, peer: Addr) -> bool {
+        self.errors.contains(if peer.is_v4() { ErrorWishes::V4 } else { ErrorWishes::V6 })
     }
 
     /// Returns whether the application wants to know when something came.
@@ -213,9 +221,11 @@ impl Datagram {
                 progress: None,
                 has_looped: false,
             },
-            options: Options::new(),
+            options: Options::new(local.addr),
+            dropped: 0,
             ready: Ready::OUT,
             cause: Cause::None,
+            errors: 0,
             is_dirty: false,
             is_later: false,
             is_closing: false,
@@ -246,6 +256,8 @@ impl Datagram {
                 ..self.outbox
             },
             ready: Ready::IN | Ready::OUT,
+            errors: view.error_mark().number,
+            dropped: view.dropped(),
             ..self
         }
     }
@@ -354,7 +366,8 @@ impl Datagram {
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
             SocketOption::Details => options.details = value != 0,
             SocketOption::Times => options.times = value != 0,
-            SocketOption::Errors => options.errors = value != 0,
+            SocketOption::Drops => options.drops = value != 0,
+            SocketOption::Errors => options.errors = ErrorWishes::from_value(value),
             SocketOption::MtuV6 if value == 0 => options.mtu_v6 = None,
             SocketOption::MtuV6 if value >= IPV6_MTU_MIN => {
                 options.mtu_v6 = Some(u16::try_from(value).unwrap_or(u16::MAX));
@@ -379,15 +392,21 @@ impl Datagram {
         let &Arrived { tuple, cast, payload, ref details, .. } = arrived;
         let mut flags = RecordFlags::empty();
         flags.set(RecordFlags::BROADCAST, cast == Cast::Broadcast);
-        flags.set(RecordFlags::DETAILED, self.options.details || self.options.times);
+        let Options { details: is_detailed, times, drops, .. } = self.options;
+        flags.set(RecordFlags::DETAILED, is_detailed || times || drops);
         let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= RECORD_MAX) else {
             return false;
         };
         let Some(slot) = session.slot(self.place.slot) else { return false };
         let record = Record { len, peer: tuple.remote, flags };
+        let details = &Details { dropped: if drops { self.dropped } else { 0 }, ..*details };
         let is_stored = self.inbox.put(session, &slot, self.place.generation, (&record, details), payload);
-        if is_stored.is_some() {
-            self.ready |= Ready::IN;
+        match is_stored {
+            Some(()) => self.ready |= Ready::IN,
+            None => {
+                self.dropped = self.dropped.wrapping_add(1);
+                slot.set_dropped(self.dropped);
+            }
         }
         is_stored.is_some()
     }
@@ -534,7 +553,9 @@ impl Datagram {
         self.inbox.publish(slot);
         self.ready |= self.outbox.publish(slot);
         if self.ready.contains(Ready::ERR) {
-            slot.set_error(core::mem::take(&mut self.cause));
+            self.errors = self.errors.checked_add(1).unwrap_or(1);
+            let cause = core::mem::take(&mut self.cause);
+            slot.set_error_mark(ErrorMark { cause, number: self.errors });
         }
         core::mem::take(&mut self.ready)
     }

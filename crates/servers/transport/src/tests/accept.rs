@@ -75,6 +75,26 @@ fn the_service_time_is_from_offer_to_close() {
 }
 
 #[test]
+fn who_closes_its_listener_gives_offers_back_at_once() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    let c = connect(&mut net, &mut client);
+    client.write(c, b"who takes me?");
+    net.settle();
+    let first = (0..2).find(|at| servers[*at].offers(LEASE) == 1).expect("it is on offer");
+    servers[first].release(LEASE);
+    net.settle();
+    let s = servers[1 - first].accept().expect("it is on offer to the other now");
+    assert_eq!(servers[1 - first].read(s), b"who takes me?");
+    // The last one that listens resets what waits.
+    let c = connect(&mut net, &mut client);
+    assert_eq!(servers[1 - first].offers(LEASE), 1);
+    servers[1 - first].release(LEASE);
+    net.settle();
+    assert_ne!(client.state(c).2 & REPLICA_CLOSED, 0);
+    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 0);
+}
+
+#[test]
 fn an_offer_that_is_not_claimed_goes_to_another_with_its_text() {
     let (mut net, mut servers, mut client) = shared_listener(2);
     let c = connect(&mut net, &mut client);

@@ -17,12 +17,12 @@ use atoll_ipc::lease::Pass;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, HeapMemory, Ready, SocketOption};
-use atoll_sockets::ancillary::Addressed;
+use atoll_sockets::ancillary::{Addressed, Queued};
 use atoll_sockets::client::object::{Body, Object, Set, any};
 use atoll_sockets::client::options::Membership;
 use atoll_sockets::client::simulated::{Opening, Simulated, joined};
 use atoll_sockets::client::transfer::{Received, Receiving, Sending};
-use atoll_sockets::client::{Change, Client};
+use atoll_sockets::client::{Change, Client, Lingering};
 use atoll_sockets::options::Name;
 use atoll_sockets::watch::EDGE;
 use atoll_sockets::{Errno, Failure};
@@ -271,6 +271,15 @@ impl App {
         self.watched(object)
     }
 
+    /// Connects from an address and port that it binds before.
+    pub(crate) fn connect_from(&mut self, net: &mut Net, local: Endpoint, remote: Endpoint) -> Socket {
+        let object = self.socket(Protocol::Tcp, remote);
+        let opening = Opening::bind(&mut self.client, object, local).expect("it is fresh");
+        self.complete(net, opening);
+        self.client.connect(object, remote).expect("there are slots");
+        self.watched(object)
+    }
+
     pub(crate) fn accept(&mut self) -> Option<Socket> {
         self.poll();
         for at in 0..self.listeners.len() {
@@ -343,6 +352,15 @@ impl App {
         let object = self.object(socket);
         self.ready.remove(&object);
         self.client.release(object);
+    }
+
+    /// Closes a connection, and waits for the peer as `SO_LINGER` says: [`Client::is_lingering`].
+    pub(crate) fn linger(&mut self, socket: Socket) -> Lingering {
+        let object = self.object(socket);
+        self.client.socket_mut(object).expect("a socket").options.set_linger(Some(5));
+        let lingering = self.client.start_lingering(object).expect("a turn").expect("a connection");
+        self.close(socket);
+        lingering
     }
 
     /// Closes a connection by a reset.
@@ -487,7 +505,8 @@ impl App {
         let mut text = vec![0; 1 << 10];
         let received = self.client.receive_fault(object, core::iter::once(&mut text[..])).ok()?;
         text.truncate(received.len);
-        Some((received.peer?.0, *received.fault?, text))
+        let Queued::Fault(fault) = *received.queued? else { return None };
+        Some((received.peer?.0, fault, text))
     }
 
     /// Receives the next datagram, with its sender.

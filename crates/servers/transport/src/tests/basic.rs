@@ -88,6 +88,50 @@ fn two_sockets_of_one_stack_reach_each_other_over_the_internal_link() {
     }
 }
 
+/// The peer does not answer: without an event of its own, who wants to know the port would sleep on.
+#[test]
+fn who_awaits_the_port_of_a_connection_is_woken_when_it_is_chosen() {
+    for asks in [false, true] {
+        let mut net = Net::new(vec![Stack::new(1)]);
+        let mut app = App::attach(net.stack(0), 1);
+        let c = app.connect(Endpoint::new(addr(9), 80));
+        let object = app.object(c);
+        let bell = app.client.new_bell();
+        if asks {
+            app.client.await_answer(object).expect("a turn");
+        }
+        app.client.sleep_on(object, bell);
+        app.client.before_sleep(1 << bell);
+        net.settle();
+        assert!(app.client.local_of(object).port != 0);
+        assert_eq!(net.stack(0).bells.iter().any(|(_, rung)| *rung == bell), asks);
+    }
+}
+
+#[test]
+fn a_socket_is_its_own_peer_if_it_has_the_port() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut app = App::attach(net.stack(0), 1);
+    let own = Endpoint::new(addr(1), 4000);
+    let c = app.connect_from(&mut net, own, own);
+    net.settle();
+    assert_eq!((app.state(c), app.peer(c)), ((SlotState::Open, Cause::None, 0), own));
+    let text = vec![3; 30_000];
+    assert_eq!(app.write(c, &text), 30_000);
+    net.settle();
+    assert!(app.read(c) == text);
+    app.write(c, b"last");
+    app.shutdown(c);
+    net.settle();
+    assert_eq!(app.read(c), b"last");
+    assert_eq!(app.state(c).2, REPLICA_FIN | REPLICA_CLOSED);
+    app.close(c);
+    net.settle();
+    assert!(app.is_done(c));
+    net.stack(0).buffer_bytes();
+    assert_eq!((net.stack(0).stat(Stat::Connections), net.stack(0).stat(Stat::TimeWaits)), (0, 1));
+}
+
 #[test]
 fn nobody_listening_refuses_and_nobody_there_is_unreachable() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);

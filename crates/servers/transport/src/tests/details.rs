@@ -50,7 +50,8 @@ fn a_socket_that_wants_details_is_told_of_the_packet() {
     assert_eq!(client.send_addressed(c, to, b"question"), Ok(()));
     net.settle();
     let own = Endpoint::new(addr(1), 0).addr;
-    let expected = Details { own, tos: Some(0x2e), ttl: Some(9), link: Some(Link::Outside), came: None };
+    let expected =
+        Details { own, tos: Some(0x2e), ttl: Some(9), link: Some(Link::Outside), came: None, dropped: 0 };
     assert_eq!(server.receive_told(s).expect("a datagram").0.details, Some(expected));
     // A socket that wants none gets records as ever.
     server.send(s, Endpoint::new(addr(2), 4000), b"answer");
@@ -154,4 +155,44 @@ fn a_socket_that_was_closed_before_a_datagram_came_does_not_get_it() {
     net.stack(0).hear(now, &datagram, ChecksumOffload::Partial);
     net.settle();
     assert_eq!(server.receive(s).map(|(_, text)| text), Some(b"second".to_vec()));
+}
+
+/// Nobody counts twice, and what a replica has counted does not go with it.
+#[test]
+fn a_socket_that_asks_is_told_how_many_datagrams_were_dropped_before() {
+    let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    let s = server.open_datagrams(&mut net, Endpoint::new(0, 53), Endpoint::default());
+    let c = client.open_datagrams(&mut net, Endpoint::new(0, 4000), Endpoint::default());
+    server.set_option(s, SocketOption::ReceiveBuffer, 4096);
+    net.settle();
+    let mut fill = |net: &mut Net, count: usize| {
+        for _ in 0..count {
+            client.send(c, Endpoint::new(addr(1), 53), &[7; 1000]);
+            net.settle();
+        }
+    };
+    let drain = |server: &mut App| {
+        core::iter::from_fn(|| server.receive_told(s)).map(|(told, _)| told.details).collect::<Vec<_>>()
+    };
+    fill(&mut net, 10);
+    let first = drain(&mut server);
+    assert!((1..10).contains(&first.len()) && first.iter().all(Option::is_none), "nobody has asked");
+    let dropped = 10 - first.len() as u32;
+    assert_eq!(server.slot(s).dropped(), dropped);
+    server.set_option(s, SocketOption::Drops, 1);
+    net.settle();
+    fill(&mut net, 1);
+    let told = |all: Vec<Option<Details>>| {
+        all.into_iter().map(|details| details.expect("details").dropped).collect::<Vec<_>>()
+    };
+    assert_eq!(told(drain(&mut server)), [dropped]);
+    let now = net.now;
+    net.stack(0).restart(now, &[&server], crate::Recovery::Stateful);
+    net.settle();
+    fill(&mut net, 10);
+    let second = told(drain(&mut server));
+    assert!(second.iter().all(|before| *before == dropped) && second.len() < 10, "{second:?}");
+    assert_eq!(server.slot(s).dropped(), dropped + 10 - second.len() as u32);
 }

@@ -136,8 +136,9 @@ fn out_is_said_once_when_a_third_of_the_buffer_is_free() {
     assert_eq!(client.slot(c).send_limit(), 256 << 10);
 }
 
-#[test]
-fn buffers_grow_while_both_ends_keep_up() {
+/// Moves `octets` over a connection whose ends keep up, after `lock` was called for them. Returns the size of
+/// the receive buffer and of the send buffer.
+fn sizes_after(octets: usize, lock: impl Fn(&mut App, Socket, &mut App, Socket)) -> (Net, u32, u32) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     for stack in &mut net.stacks {
         stack.out.segment_max = 64 << 10;
@@ -149,19 +150,46 @@ fn buffers_grow_while_both_ends_keep_up() {
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     let s = server.accept().expect("offered");
+    lock(&mut server, s, &mut client, c);
+    net.settle();
     let mut received = 0;
-    while received < 20 << 20 {
+    while received < octets {
         client.write(c, &vec![1; 1 << 20]);
         net.now += Duration::from_millis(1);
         net.step();
         received += server.read(s).len();
     }
-    assert!(client.slot(c).send_limit() >= 512 << 10, "{}", client.slot(c).send_limit());
     let now = net.now;
     let row = net.stack(0).transport.sockets(now).nth(1).expect("the connection");
-    assert!(row.info.expect("TCP").rcv_space >= 1 << 20);
+    let receive = row.info.expect("TCP").rcv_space as u32;
+    (net, receive, client.slot(c).send_limit())
+}
+
+#[test]
+fn buffers_grow_while_both_ends_keep_up() {
+    let (mut net, receive, send) = sizes_after(20 << 20, |_, _, _, _| ());
+    assert!(send >= 512 << 10, "{send}");
+    assert!(receive >= 1 << 20, "{receive}");
     assert!(net.stack(0).buffer_bytes() <= 4 << 20);
     assert_eq!(net.stack(1).stat(Stat::Retransmits), 0);
+}
+
+#[test]
+fn a_buffer_grows_unless_it_is_locked() {
+    let (_, receive, send) = sizes_after(8 << 20, |_, _, _, _| ());
+    let (_, locked_receive, locked_send) = sizes_after(8 << 20, |server, s, client, c| {
+        server.set_option(s, SocketOption::BufferLock, 2);
+        client.set_option(c, SocketOption::BufferLock, 1);
+    });
+    assert_eq!((locked_receive, locked_send), (64 << 10, 256 << 10), "the sizes that they begin with");
+    assert!(receive > locked_receive && send > locked_send, "{receive} {send}");
+    let (_, receive, send) = sizes_after(8 << 20, |server, s, client, c| {
+        server.set_option(s, SocketOption::ReceiveBuffer, 64 << 10);
+        client.set_option(c, SocketOption::SendBuffer, 128 << 10);
+        server.set_option(s, SocketOption::BufferLock, 0);
+        client.set_option(c, SocketOption::BufferLock, 0);
+    });
+    assert!(receive > 64 << 10 && send > 128 << 10, "{receive} {send}");
 }
 
 #[test]

@@ -35,6 +35,38 @@ fn die(net: &mut Net, apps: &[&App]) {
     net.settle();
 }
 
+/// SO_LINGER: close(2) waits for what the successor hears, too.
+#[test]
+fn a_close_that_lingers_waits_for_the_acknowledgement_of_the_fin() {
+    for dies in [false, true] {
+        let (mut net, mut server, mut client) = stacks();
+        server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
+        let c = client.connect(HTTP);
+        net.settle();
+        let s = server.accept().expect("offered");
+        server.write(s, b"the last word");
+        // Text is acknowledged, if late, and the FIN is lost.
+        net.wait(Duration::from_millis(300));
+        net.loss = 1_000_000;
+        let lingering = server.linger(s);
+        net.settle();
+        assert!(server.client.is_lingering(&lingering) && server.state(s).0 == SlotState::Closing);
+        if dies {
+            die(&mut net, &[&server]);
+            assert!(server.client.is_lingering(&lingering));
+        }
+        // A thread of the program sleeps on a doorbell that no socket names.
+        let bell = server.client.new_bell();
+        server.client.before_sleep(1 << bell);
+        net.stack(0).bells.clear();
+        net.loss = 0;
+        net.wait(Duration::from_secs(3));
+        assert!(!server.client.is_lingering(&lingering));
+        assert!(net.stack(0).bells.iter().any(|(_, rung)| *rung == bell), "{:?}", net.stack(0).bells);
+        assert_eq!(client.read(c), b"the last word");
+    }
+}
+
 #[test]
 fn a_connection_goes_on() {
     let (mut net, mut server, mut client) = stacks();

@@ -44,7 +44,7 @@ pub(super) fn set<P: Platform>(
     if !socket.v6 || (tcp && matches!(name, libc::IPV6_MULTICAST_HOPS | libc::IPV6_MULTICAST_IF)) {
         return Err(Errno::ENOPROTOOPT);
     }
-    let wishes = &mut socket.multicast.get_or_insert_default().v6;
+    let wishes = &mut socket.multicast_mut().v6;
     let number = value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL);
     let flag = || number.and_then(|n| if matches!(n, 0 | 1) { Ok(n != 0) } else { Err(Errno::EINVAL) });
     let (option, told) = match name {

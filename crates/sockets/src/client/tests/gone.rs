@@ -12,7 +12,7 @@ const ERR: u32 = 0x8;
 const HUP: u32 = 0x10;
 
 /// Puts octets into the receive buffer of a connection, as a replica does.
-fn receive(stack: &Stack, place: Place, octets: &[u8]) {
+pub(super) fn receive(stack: &Stack, place: Place, octets: &[u8]) {
     let slot = stack.slot(place.replica, place.slot);
     let extents = Extents { current: Some(Extent { base: 0, unit: 0, log2: 12 }), old: None };
     let pieces = extents.pieces(0, octets.len()).expect("fits");
@@ -21,7 +21,7 @@ fn receive(stack: &Stack, place: Place, octets: &[u8]) {
     slot.set_receive_tail(octets.len() as u64);
 }
 
-fn read(client: &mut Client<Simulated>, object: u32) -> Result<Vec<u8>, Failure> {
+pub(super) fn read(client: &mut Client<Simulated>, object: u32) -> Result<Vec<u8>, Failure> {
     let (mut octets, mut done) = ([0; 64], 0);
     let target = &mut octets[..];
     let targets = move || std::iter::once(target);

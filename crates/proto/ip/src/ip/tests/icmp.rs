@@ -148,10 +148,11 @@ fn an_error_about_a_packet_of_another_host_is_dropped() {
 #[test]
 fn errors_of_every_kind_are_passed_on() {
     // covers: RFC 1122 §3.2.2.1, §3.2.2.4
+    let lost = |kind, code| ErrorKind::Lost { kind, code, info: 0 };
     let unreachable = (0..=15).filter(|code| *code != code::FRAGMENTATION_NEEDED);
     let unreachable = unreachable
-        .map(|code| (Message::Unreachable { code, next_hop_mtu: 0 }, ErrorKind::Unreachable { code }))
-        .chain((0..=1).map(|code| (Message::TimeExceeded { code }, ErrorKind::TimeExceeded { code })));
+        .map(|code| (Message::Unreachable { code, next_hop_mtu: 0 }, lost(3, code)))
+        .chain([0, 2].map(|code| (Message::TimeExceeded { code }, lost(11, code))));
     for (said, kind) in unreachable {
         for protocol in [Protocol::TCP, Protocol::UDP] {
             let frame = message(said, &ours(protocol, FAR)).frame();
@@ -169,19 +170,40 @@ fn a_parameter_problem_is_passed_on() {
     let frame =
         message(Message::Other { kind: 12, code: 0, rest: [20, 0, 0, 0] }, &ours(Protocol::TCP, FAR)).frame();
     match receive(&mut ip(), &frame) {
-        Received::Error(error) => assert_eq!(error.kind, ErrorKind::Problem),
+        Received::Error(error) => assert_eq!(error.kind, ErrorKind::Lost { kind: 12, code: 0, info: 20 }),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn source_quench_is_nothing() {
-    // RFC 9293 §3.9.2.2, MUST-55; RFC 6633.
+fn source_quench_is_no_more_than_passed_on() {
     let mut ip = ip();
     let frame = message(Message::Other { kind: 4, code: 0, rest: [0; 4] }, &ours(Protocol::TCP, FAR)).frame();
-    let received = receive(&mut ip, &frame);
-    assert!(matches!(received, Received::Dropped(_) | Received::Consumed), "{received:?}");
+    match receive(&mut ip, &frame) {
+        Received::Error(error) => assert_eq!(error.kind, ErrorKind::Lost { kind: 4, code: 0, info: 0 }),
+        other => panic!("{other:?}"),
+    }
     assert_eq!(ip.poll_frame(), None);
+}
+
+#[test]
+fn messages_that_nobody_knows_are_dropped() {
+    for kind in [1, 13, 15, 17, 200] {
+        let said = Message::Other { kind, code: 0, rest: [0; 4] };
+        let mut ip = ip();
+        let frame = message(said, &ours(Protocol::TCP, FAR)).frame();
+        let received = receive(&mut ip, &frame);
+        assert_eq!((received, ip.poll_frame()), (Received::Dropped(Reason::IcmpIgnored), None), "{kind}");
+    }
+}
+
+#[test]
+fn errors_that_are_nobodys_are_dropped() {
+    let unknown = (16..=255).map(|code| Message::Unreachable { code, next_hop_mtu: 0 });
+    for said in unknown.chain([Message::TimeExceeded { code: 1 }]) {
+        let frame = message(said, &ours(Protocol::UDP, FAR)).frame();
+        assert_eq!(receive(&mut ip(), &frame), Received::Dropped(Reason::IcmpIgnored), "{said:?}");
+    }
 }
 
 #[test]

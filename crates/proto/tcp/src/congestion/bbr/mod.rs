@@ -13,7 +13,7 @@ mod probe;
 
 use atoll_base::{Instant, Rng};
 
-use super::{Sample, initial_window};
+use super::{BbrInfo, Sample, initial_window};
 use model::Model;
 use probe::Probe;
 
@@ -100,6 +100,16 @@ impl Bbr {
             full_bw_reached: false,
             drain_round: 0,
             idle_restart: false,
+        }
+    }
+
+    /// Returns what the model says of the path.
+    pub(crate) fn info(&self) -> BbrInfo {
+        BbrInfo {
+            bandwidth: self.model.bw,
+            min_rtt_us: self.model.min_rtt_us,
+            pacing_gain: self.mode.pacing_gain(),
+            cwnd_gain: self.mode.cwnd_gain(),
         }
     }
 
