@@ -1,4 +1,5 @@
-//! Waits for the answers of the naive accept, P4's baseline: see [`atoll_sockets::asking`].
+//! Waits for the answers of replicas that are asked for connections: see [`atoll_sockets::asking`]. The naive
+//! accept, P4's baseline, asks for each; otherwise who comes late to a listener asks once.
 
 use atoll_base::Duration;
 use atoll_sockets::{Errno, Failure};
@@ -9,6 +10,9 @@ use crate::wait::block;
 
 /// The time that an answer may take. One that never comes counts as "none".
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time that a call which is not to block waits for replicas that have no processor.
+const OFFERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks whether connections wait for the listeners among `objects` and those that epoll instances watch, and
 /// waits for the answers. It is called by poll, select and epoll.
@@ -26,6 +30,25 @@ pub fn look(objects: &[u32]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Waits until the replicas have offered what waits for listeners at which this process accepts only since this
+/// call. On a machine with much to do that takes them longer than [`crate::wait::OFFERED_AGAIN`], and the
+/// program must not be told that nothing waits.
+pub fn hear_offers() {
+    let deadline = STATE.with(|state| state.now() + OFFERS_TIMEOUT);
+    loop {
+        let (object, left) = STATE.with(|state| (state.client.ask_for_offers(), deadline.since(state.now())));
+        let Some(object) = object else { return };
+        let heard = block(Some(object), Some(left), |state| {
+            let listener = state.client.listener_mut(object);
+            let awaits = listener.is_some_and(|listener| !listener.asking.is_answered());
+            if awaits { Err(Failure::WouldBlock) } else { Ok(()) }
+        });
+        if heard.is_err() {
+            return give_up_unanswered(object);
+        }
+    }
 }
 
 /// Lets a listener be asked about again, because no call waits for its answer any longer.

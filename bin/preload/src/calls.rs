@@ -297,7 +297,16 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
     };
     match block_with_number((fd, object), timeout, step) {
         // accept(2) of a socket that does not block is not interrupted.
-        Err(Errno::EINTR) if is_brief => Err(Errno::EAGAIN),
+        Err(Errno::EINTR | Errno::EAGAIN) if is_brief => {
+            asking::hear_offers();
+            STATE.with(|state| {
+                state.client.drain();
+                step(state, None).map_err(|failure| match failure {
+                    Failure::WouldBlock => Errno::EAGAIN,
+                    Failure::Error(errno) => errno,
+                })
+            })
+        }
         result => result,
     }
 }

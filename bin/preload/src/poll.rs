@@ -69,7 +69,14 @@ pub fn poll(
     STATE.with(|state| state.end_call(ticket));
     waited();
     match result {
-        Err(Errno::EINTR) if is_late => Ok(merge(fds, &[])),
+        Ok(0) | Err(Errno::EINTR) if is_late => {
+            asking::hear_offers();
+            STATE.with(|state| {
+                state.client.drain();
+                look_at(state, fds);
+            });
+            Ok(merge(fds, &[]))
+        }
         result => result,
     }
 }

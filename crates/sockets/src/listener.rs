@@ -35,7 +35,8 @@ pub struct Listener {
     pub offers: VecDeque<Offer>,
     /// The replicas that were sent ACCEPT-CONNECTION and have not removed this process since, one bit each.
     pub accepting: u32,
-    /// The known states of the replicas' queues, where connections are asked for (naive accept).
+    /// The known states of the replicas' queues, where connections are asked for (naive accept), and whose
+    /// answers are awaited otherwise.
     pub asking: Asking,
     /// The backlog given to listen(2).
     pub backlog: u32,
@@ -48,6 +49,8 @@ pub struct Listener {
     pub on_trial: bool,
     /// Whether a claim has ended that: more connections may be on offer in a moment.
     pub more_soon: bool,
+    /// Whether replicas may be about to offer connections, and have not been asked whether they have done so.
+    pub is_late: bool,
 }
 
 /// The result of a claim.

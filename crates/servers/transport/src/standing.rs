@@ -139,7 +139,8 @@ impl<M: Memory> Transport<M> {
         let Command::AskConnection { lease, takes } = command else { return };
         let answered = self.cm.handle_ask(now, id, lease, takes);
         if !answered {
-            self.stats.count(Stat::BadCommands);
+            // A CM in another process is not asked; the session is not to blame.
+            self.stats.add(Stat::BadCommands, (!self.cm.is_manager_apart()).into());
             let event = Event::ConnectionsWait { listener: lease, waiting: false, answers: true };
             self.applications.reply(&mut self.stats, session, &event);
         }

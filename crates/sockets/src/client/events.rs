@@ -166,6 +166,7 @@ impl<P: Platform> Client<P> {
             }
             self.claim_again(object, replica);
             if let Some(listener) = self.listener_mut(object) {
+                listener.is_late |= !listener.asking.is_answered();
                 listener.asking.forget(replica as u8);
             }
             self.notify_owner(object);

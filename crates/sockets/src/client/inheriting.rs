@@ -144,7 +144,7 @@ impl<P: Platform> Client<P> {
         if let Kind::Listening(listener) = &mut socket.kind {
             listener.offers.clear();
             (listener.claimed, listener.verdict, listener.accepting) = (None, None, 0);
-            listener.asking = Asking::default();
+            (listener.asking, listener.is_late) = (Asking::default(), false);
             is_listening = true;
         }
         let places = socket.places().to_vec();

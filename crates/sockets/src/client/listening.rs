@@ -33,6 +33,7 @@ impl<P: Platform> Client<P> {
         };
         let (accepting, lease) = (listener.accepting, *lease);
         let more_soon = core::mem::take(&mut listener.more_soon);
+        listener.is_late |= more_soon;
         let all = (1 << self.replicas()) - 1;
         if accepting == all {
             return more_soon;
@@ -42,8 +43,27 @@ impl<P: Platform> Client<P> {
         }
         if let Some(listener) = self.listener_mut(object) {
             listener.accepting = all;
+            listener.is_late = true;
         }
         true
+    }
+
+    /// Asks the replicas whether connections wait for listeners at which this process accepts only since a
+    /// moment ago. They answer when they have offered it what they can. Returns a listener that awaits answers.
+    pub fn ask_for_offers(&mut self) -> Option<u32> {
+        let replicas = self.replicas() as u8;
+        let mut awaits = None;
+        for at in 0..self.listeners.len() {
+            let object = self.listeners[at].1;
+            let Some(listener) = self.listener_mut(object) else { continue };
+            let whom =
+                if core::mem::take(&mut listener.is_late) { listener.asking.look(replicas) } else { 0 };
+            if !listener.asking.is_answered() {
+                awaits = Some(object);
+            }
+            self.push_question(object, whom, false);
+        }
+        awaits
     }
 
     /// Registers this process as an acceptor for a listener, or for those that a set watches. Returns whether

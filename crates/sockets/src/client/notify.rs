@@ -86,7 +86,7 @@ impl<P: Platform> Client<P> {
                 Ready::WRITABLE | Ready::HUP | ended
             }
             Kind::Listening(listener) => {
-                let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
+                let offered = !listener.offers.is_empty() || self.asks() && listener.asking.has_waiting();
                 let ready = offered || listener.verdict.is_some();
                 let failed = socket.standing.error.is_some();
                 when(ready || failed, Ready::READABLE) | when(failed, Ready::ERR)

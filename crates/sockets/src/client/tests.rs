@@ -257,6 +257,45 @@ fn an_acceptor_that_was_removed_accepts_again_when_it_waits_and_not_before() {
 }
 
 #[test]
+fn who_comes_late_asks_and_awaits_the_answers() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let object = listener(&mut client);
+    assert_eq!(client.ask_for_offers(), None, "it does not accept");
+    let questions = |client: &mut Client<Simulated>| {
+        assert!(client.accept_connections(object));
+        assert_eq!(client.ask_for_offers(), Some(object));
+        let [accept, ask] = [
+            Command::AcceptConnection { lease: LEASE },
+            Command::AskConnection { lease: LEASE, takes: false },
+        ];
+        assert_eq!([stack.commands(0), stack.commands(1)], [[accept, ask], [accept, ask]]);
+        assert_eq!(client.ask_for_offers(), Some(object));
+        assert_eq!(stack.commands(0), [], "it has asked");
+    };
+    questions(&mut client);
+    // More may wait than are offered to it now: that makes no listener readable.
+    let answer = |waiting| Event::ConnectionsWait { listener: LEASE, waiting, answers: true };
+    stack.send(0, answer(true));
+    client.drain();
+    assert_eq!(client.ask_for_offers(), Some(object), "one has not answered");
+    stack.send(1, answer(false));
+    client.drain();
+    assert_eq!(client.ask_for_offers(), None);
+    assert_eq!(client.readiness(object) & IN, 0);
+    client.stop_accepting(object);
+    (0..2).for_each(|replica| drop(stack.commands(replica)));
+    // A successor did not get the question.
+    questions(&mut client);
+    stack.send(0, answer(false));
+    stack.lose_events(1);
+    client.drain();
+    assert_eq!(client.ask_for_offers(), Some(object));
+    let asked = stack.commands(1);
+    assert!(asked.contains(&Command::AskConnection { lease: LEASE, takes: false }), "{asked:?}");
+}
+
+#[test]
 fn an_offer_that_stands_is_accepted_and_one_that_is_gone_is_passed_over() {
     let stack = Stack::new(1);
     let mut client = stack.client();

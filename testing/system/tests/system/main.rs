@@ -39,6 +39,7 @@ mod icmp_errors;
 mod interception;
 mod internal;
 mod joined;
+mod late;
 mod late_answers;
 mod load;
 mod log;
