@@ -8,7 +8,7 @@ use libc::tcp_info;
 
 /// Where kernels have the last field that libc knows.
 const RTO_TIME: usize = offset_of!(tcp_info, tcpi_total_rto_time);
-/// The size of the struct in octets as kernels have it from 6.18 on. This stack has nothing to say in the last
+/// The size of the struct in octets as kernels have it from 6.18 on. The stack has nothing to say in the last
 /// nine fields (`tcpi_received_ce` to `tcpi_accecn_opt_seen`), which are about Accurate ECN.
 pub const TCP_INFO_BYTES: usize = RTO_TIME + size_of::<u32>() + 7 * size_of::<u32>() + 2 * size_of::<u16>();
 

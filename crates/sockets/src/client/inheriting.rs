@@ -294,7 +294,7 @@ impl<P: Platform> Client<P> {
         (self.is_nonblocking(object), owner)
     }
 
-    /// Has this process, which is `id`, send itself SIGURG for the inherited sockets whose owner it is: it was
+    /// Has this process, which is `id`, send itself SIGURG for inherited sockets whose owner it is: it was
     /// their owner before execve(2), too. Other owners hear of urgent octets from the process that has set
     /// them, as long as that goes on. Returns whether there are such sockets.
     pub fn resume_owner(&mut self, id: i32) -> bool {

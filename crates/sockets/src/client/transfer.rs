@@ -514,13 +514,7 @@ impl<P: Platform> Client<P> {
         // ping_v4_sendmsg: each call sends one message.
         let more = (more || socket.options.is_on(Name::CorkUdp)) && socket.protocol != Protocol::Icmp;
         let outgoing = match &datagram.corked {
-            Some(corked) => Outgoing {
-                to: corked.to,
-                broadcast: socket.options.is_on(Name::Broadcast),
-                details: corked.details.as_ref().and_then(|details| Details::decode(details).ok()),
-                segment: NonZeroU16::new(corked.segment),
-                message: is_icmp,
-            },
+            Some(corked) => outgoing_of(corked, socket),
             None => self.outgoing(socket, to)?,
         };
         let len = len + datagram.corked.as_ref().map_or(0, |corked| corked.octets.len());
@@ -744,6 +738,17 @@ fn with_hops(options: &Options, to: Addr, asked: Option<Details>) -> Option<Deta
         Some(details) if details.ttl.is_some() => asked,
         _ if ttl.is_none() => asked,
         _ => Some(Details { ttl, ..asked.unwrap_or_default() }),
+    }
+}
+
+/// Returns where and how a datagram leaves that `MSG_MORE` has held back.
+fn outgoing_of(corked: &Corked, socket: &Socket) -> Outgoing {
+    Outgoing {
+        to: corked.to,
+        broadcast: socket.options.is_on(Name::Broadcast),
+        details: corked.details.as_ref().and_then(|details| Details::decode(details).ok()),
+        segment: NonZeroU16::new(corked.segment),
+        message: socket.protocol.is_icmp(),
     }
 }
 

@@ -412,7 +412,7 @@ impl Datagram {
         is_stored.is_some()
     }
 
-    /// Stores a network error about what was sent to `peer`, with what it quotes of the packet, if the library
+    /// Stores a network error about what was sent to `peer`, with what it quotes of it, if its library
     /// reads that. Returns `false` if there is no room for it.
     pub(super) fn put_fault<M: Memory>(
         &mut self,
