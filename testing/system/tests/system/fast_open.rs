@@ -108,7 +108,8 @@ False connect: None send: 4 error: ECONNREFUSED
 }
 
 const CLIENT_BY_CONNECT: &str = "
-import errno, select, socket
+import errno, faulthandler, select, socket
+faulthandler.dump_traceback_later(40)
 def attempt(call, *arguments):
     try:
         return call(*arguments)
