@@ -159,7 +159,7 @@ pub(super) const LEVELS: &[Level] = &[
             (
                 11,
                 "TCP_INFO",
-                "differs: as from 6.18 on; what is counted nowhere is 0, as are the fields of Accurate ECN",
+                "acts: as from 6.18 on; what is counted nowhere is 0, as are the fields of Accurate ECN",
             ),
             (12, "TCP_QUICKACK", "differs: it shows what was set, and not whether ACKs are delayed now"),
             (13, "TCP_CONGESTION", "differs: the default is cubic, and there it is the machine's"),
