@@ -330,7 +330,7 @@ impl Replica {
                     {
                         let error = client.handle(now, self.transport.ip_mut(), &message);
                         if let Some(error) = error {
-                            self.transport.handle_network_error(now, &error);
+                            self.transport.handle_network_error(now, &error, &[]);
                         }
                     }
                 }

@@ -25,6 +25,7 @@ use crate::space;
 use crate::state::{SHUT_IN, State, is_away, note_user, own};
 use crate::supervisor::{Connections, SUPERVISOR};
 use crate::table::{self, Internal};
+use crate::urgent;
 
 const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
 
@@ -352,6 +353,7 @@ pub fn restore() -> bool {
     }
     note_user();
     child_state::refit_limit();
+    urgent::resume();
     true
 }
 

@@ -2,9 +2,9 @@
 
 use atoll_base::Duration;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::datagram::DATAGRAM_MAX;
+use atoll_ipc::datagram::{DATAGRAM_MAX, ECHO_HEADER, QUOTED_TEXT_MAX};
 use atoll_sockets::ancillary::Addressed;
-use atoll_sockets::client::transfer::{AT_ONCE, Receiving, Sending};
+use atoll_sockets::client::transfer::{AT_ONCE, Carrier, Receiving, Sending};
 use atoll_sockets::{Errno, Failure};
 
 use atoll_sockets::client::object::{Kind, Socket};
@@ -153,12 +153,11 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     result.map(|len| Received { len, ..about })
 }
 
-/// No error quotes more octets of a datagram.
-const QUOTED_MAX: usize = 64;
+/// No error quotes more octets of a datagram: the header of an echo request, and what follows.
+const QUOTED_MAX: usize = ECHO_HEADER as usize + QUOTED_TEXT_MAX;
 
 /// Receives a network error about something that was sent: recvmsg(2) with MSG_ERRQUEUE, which never waits.
 pub fn receive_fault(object: u32, parts: &Parts<'_>) -> Result<Received, Errno> {
-    // The text of an error is short.
     let room = |part: &mut [u8]| reach::can_write(part.as_mut_ptr(), part.len().min(QUOTED_MAX));
     if !parts.targets().all(room) {
         return Err(Errno::EFAULT);
@@ -187,11 +186,13 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
         return Err(Errno::EOPNOTSUPP);
     }
     let how = Sending { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
-    let mut done = 0;
+    let (mut done, mut opens) = (0, false);
     let result =
         send_loop(object, flags, |state| match state.client.socket(object).map(|s| (&s.kind, s.protocol)) {
             Some((Kind::Stream(..), _)) => {
-                state.client.send_octets(object, || parts.sources(), want, how, &mut done)
+                let carrier = state.client.send_octets(object, || parts.sources(), want, how, &mut done)?;
+                opens |= carrier == Carrier::Syn;
+                Ok(())
             }
             Some((_, Protocol::Icmp | Protocol::Raw | Protocol::Udp)) => Err(NOT_A_STREAM.into()),
             // send(2) fails so on a stream socket that was never connected.
@@ -200,6 +201,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, to: Addressed<'_>) -> Re
         });
     match result {
         Ok(()) if want == 0 => send_nothing(object, flags),
+        Ok(()) if opens => await_opening(object, flags).map(|()| done),
         Ok(()) => Ok(done),
         Err(_) if done > 0 => Ok(done),
         Err(NOT_A_STREAM) => send_datagram(object, parts, want, flags, to),
@@ -217,6 +219,14 @@ fn send_nothing(object: u32, flags: i32) -> Result<usize, Errno> {
         return Err(Errno::EINPROGRESS);
     }
     await_connection(object).map(|()| 0)
+}
+
+/// Waits for a connection whose SYN has taken the first octets of a call, if the call waits
+/// (tcp_sendmsg_fastopen).
+#[cold]
+fn await_opening(object: u32, flags: i32) -> Result<(), Errno> {
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !STATE.with(|state| state.client.is_nonblocking(object));
+    if waits { await_connection(object) } else { Ok(()) }
 }
 
 /// The time that the datagram of an uncorked socket waits for room.
@@ -281,8 +291,12 @@ pub fn send_from(
                     break;
                 }
             }
+            let opens = filled > 0 && stream.opens_with(&room);
             stream.commit(&room, filled);
             drop(turn);
+            if opens {
+                state.client.note_under_way(object);
+            }
             done += filled;
             state.client.after_sending(object, place, filled, more);
             if let Some(end) = end {

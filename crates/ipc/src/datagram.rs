@@ -58,7 +58,8 @@ bitflags! {
         const BROADCAST = 1;
         /// [`crate::Details`] follow the head.
         const DETAILED = 2;
-        /// In a receive buffer, the payload is a [`Fault`] about something that was sent to the peer. Only
+        /// In a receive buffer, the payload is a [`Fault`] about something that was sent to the peer, and
+        /// with [`ErrorWishes::TEXT`] up to [`QUOTED_TEXT_MAX`] octets of that behind it. Only
         /// sockets that have asked for such records ([`crate::SocketOption::Errors`]) get them.
         const ERROR = 4;
     }
@@ -72,13 +73,19 @@ bitflags! {
         const V4 = 2;
         /// Errors about packets of IPv6 (`IPV6_RECVERR`).
         const V6 = 4;
+        /// The library reads what stands behind a [`Fault`], too.
+        const TEXT = 8;
     }
 }
 
 impl ErrorWishes {
     /// Returns the wishes that a command expresses. The library of an earlier build says 1 for both families.
     pub const fn from_value(value: u32) -> ErrorWishes {
-        if value & 1 != 0 { ErrorWishes::all() } else { ErrorWishes::from_bits_truncate(value) }
+        if value & 1 != 0 {
+            ErrorWishes::V4.union(ErrorWishes::V6)
+        } else {
+            ErrorWishes::from_bits_truncate(value)
+        }
     }
 }
 
@@ -117,6 +124,10 @@ impl Field for Quotation {
         Ok(Quotation(*octets))
     }
 }
+
+/// The most octets that an error quotes of a packet, behind the first ones of its transport header: what fits
+/// an error of ICMPv6 (RFC 4443 §2.4 (c)), which is longer than one of ICMP (RFC 1812 §4.3.2.3).
+pub const QUOTED_TEXT_MAX: usize = 1280;
 
 /// The length of an encoded [`Fault`] in octets.
 pub const FAULT_BYTES: usize = size_of::<<Fault as Field>::Octets>();

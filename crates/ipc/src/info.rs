@@ -59,6 +59,15 @@ record! {
         pub bbr_min_rtt: u64,
         pub bbr_pacing_gain: u64,
         pub bbr_cwnd_gain: u64,
+        /// The time since a segment of the peer arrived, in milliseconds.
+        pub last_ack_recv: u64,
+        pub bytes_sent: u64,
+        pub bytes_retrans: u64,
+        pub rcv_ooopack: u64,
+        pub total_rto: u64,
+        pub total_rto_recoveries: u64,
+        /// The time of recoveries after time-outs, in milliseconds.
+        pub total_rto_time: u64,
     }
 }
 

@@ -191,6 +191,13 @@ impl V4Facts {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_len)).unwrap_or(0);
         self.gateway != 0 || addr & mask == self.addr & mask
     }
+
+    /// Returns whether `addr` is the broadcast address of the network, if a network of this size has one
+    /// (RFC 3021).
+    pub fn is_broadcast(&self, addr: u32) -> bool {
+        let host = u32::MAX.checked_shr(self.prefix_len.into()).unwrap_or(0);
+        self.prefix_len < 31 && addr == self.addr | host
+    }
 }
 
 record! {

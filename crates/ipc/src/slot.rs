@@ -39,6 +39,9 @@ pub const APP_LINGERS: u32 = 16;
 /// replica then says by an event. Other connects need none: a thread that waits for the connection itself
 /// would be woken twice.
 pub const APP_AWAITS_ANSWER: u32 = 32;
+/// Application flag: options follow the command to connect that count for the SYN, which waits for them. It
+/// is set before the connection is opened, and cleared behind the options.
+pub const APP_OPTIONS_FOLLOW: u32 = 64;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;

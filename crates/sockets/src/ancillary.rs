@@ -54,6 +54,8 @@ pub enum Queued {
     Fault(Fault),
     /// The completion of sends with MSG_ZEROCOPY.
     Copied(Completion),
+    /// A datagram was too long; packets have so many octets at most.
+    TooLong(u32),
 }
 
 /// How much of the control messages fitted.
@@ -221,6 +223,7 @@ pub fn write(told: &Told<'_>, out: &mut [u8]) -> Written {
     match told.queued {
         Some(Queued::Fault(fault)) => write_fault(told, &fault, &mut writer),
         Some(Queued::Copied(done)) => write_completion(told, done, &mut writer),
+        Some(Queued::TooLong(mtu)) => write_local(told, mtu, &mut writer),
         None => {}
     }
     let Some(details) = told.details else { return writer.written };
@@ -297,9 +300,22 @@ fn write_completion(told: &Told<'_>, done: Completion, writer: &mut Writer<'_>) 
     }
 }
 
+/// Writes `struct sock_extended_err` of what this host has not sent (ip_local_error): it has no address.
+fn write_local(told: &Told<'_>, mtu: u32, writer: &mut Writer<'_>) {
+    let mut value = [0; 16 + 28];
+    value[..4].copy_from_slice(&Errno::EMSGSIZE.0.to_ne_bytes());
+    value[4] = SO_EE_ORIGIN_LOCAL;
+    value[8..12].copy_from_slice(&mtu.to_ne_bytes());
+    match told.v6 {
+        true => writer.put(IPPROTO_IPV6, libc::IPV6_RECVERR, &value),
+        false => writer.put(IPPROTO_IP, libc::IP_RECVERR, &value[..32]),
+    }
+}
+
 /// The origins of entries, and the code of a completion: linux/errqueue.h.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+const SO_EE_ORIGIN_LOCAL: u8 = 1;
 const SO_EE_ORIGIN_ICMP: u8 = 2;
 const SO_EE_ORIGIN_ICMP6: u8 = 3;
 

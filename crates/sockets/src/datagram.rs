@@ -3,13 +3,15 @@
 //! A datagram socket has one slot in each replica's arena. Datagrams leave through one of the slots, and
 //! arrive in any.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use atoll_base::{Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::datagram::{
-    DATAGRAM_MAX, DATAGRAM_MAX_V4, ECHO_HEADER, FAULT_BYTES, Fault, Flags, RECORD_ALIGN, RECORD_LEN, Record,
-    decode, encode,
+    DATAGRAM_MAX, DATAGRAM_MAX_V4, ECHO_HEADER, FAULT_BYTES, Fault, Flags, QUOTED_TEXT_MAX, RECORD_ALIGN,
+    RECORD_LEN, Record, decode, encode,
 };
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::slot::{ErrorMark, SlotState};
@@ -146,7 +148,8 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         let mut fault = None;
         if record.flags.contains(Flags::ERROR) {
             let mut bytes = [0; FAULT_BYTES];
-            let at = extents.pieces(payload, FAULT_BYTES).filter(|_| len as usize == FAULT_BYTES)?;
+            let is_whole = (FAULT_BYTES..=FAULT_BYTES + QUOTED_TEXT_MAX).contains(&(len as usize));
+            let at = extents.pieces(payload, FAULT_BYTES).filter(|_| is_whole)?;
             at.read(memory, area, &mut bytes);
             fault = Some(Fault::decode(&bytes).ok()?);
         }
@@ -163,6 +166,15 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             None => out[..n].fill(0),
         }
         n
+    }
+
+    /// Returns what an error quotes of the packet behind the first octets of its transport header; empty if
+    /// this is a datagram.
+    pub fn quoted(&self, waiting: &Waiting) -> Vec<u8> {
+        let len = if waiting.fault.is_some() { waiting.len.saturating_sub(FAULT_BYTES) } else { 0 };
+        let mut octets = vec![0; len];
+        self.copy_out(waiting, FAULT_BYTES, &mut octets);
+        octets
     }
 
     /// Removes the datagrams from `first` to `last`, which were read from the buffer. Returns whether the

@@ -683,6 +683,22 @@ impl Options {
         TABLE.iter().filter_map(|row| Some((row, self.set_value(row.name)?)))
     }
 
+    /// Returns whether an option was set that counts for the SYN, or for the ACK of the handshake: replicas
+    /// must have it before they send anything.
+    pub fn count_for_syn(&self) -> bool {
+        const FIRST: [Name; 8] = [
+            Name::MaxSegment,
+            Name::ReceiveBuffer,
+            Name::WindowClamp,
+            Name::QuickAck,
+            Name::TimeToLive,
+            Name::TypeOfService,
+            Name::Hops,
+            Name::TrafficClass,
+        ];
+        FIRST.iter().any(|name| self.set_value(*name).is_some())
+    }
+
     /// Returns the time of `SO_LINGER` in seconds, if it is on.
     pub fn linger(&self) -> Option<u32> {
         let held = self.value(Name::Linger);
@@ -732,6 +748,7 @@ impl Options {
                 let mut wishes = ErrorWishes::empty();
                 wishes.set(ErrorWishes::V4, self.is_on(Name::ReceiveErrors));
                 wishes.set(ErrorWishes::V6, self.is_on(Name::ReceiveErrorsV6));
+                wishes.set(ErrorWishes::TEXT, !wishes.is_empty());
                 wishes.bits().into()
             }
             _ if matches!(row.told, Told::Udp(So::Details | So::Times)) => {

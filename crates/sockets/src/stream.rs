@@ -8,9 +8,9 @@ use core::sync::atomic::{Ordering, fence};
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
-    APP_AWAITS_ANSWER, APP_FAST_OPEN, APP_LINGERS, APP_RESET, APP_SHUT_RECEIVE, APP_SHUT_SEND,
-    REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET, REPLICA_UNSENT, REPLICA_UNSENT_FULL,
-    REPLICA_URGENT, Slot, SlotState,
+    APP_AWAITS_ANSWER, APP_FAST_OPEN, APP_LINGERS, APP_OPTIONS_FOLLOW, APP_RESET, APP_SHUT_RECEIVE,
+    APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET, REPLICA_UNSENT,
+    REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
 };
 use atoll_ipc::{Cause, Memory, Ready};
 
@@ -153,6 +153,16 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN | APP_AWAITS_ANSWER);
     }
 
+    /// Holds the SYN back until [`Stream::end_options`]. Call before the command that opens the connection.
+    pub fn begin_options(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() | APP_OPTIONS_FOLLOW);
+    }
+
+    /// Lets the SYN leave that [`Stream::begin_options`] has held back. The caller kicks the replica.
+    pub fn end_options(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() & !APP_OPTIONS_FOLLOW);
+    }
+
     /// Ends receiving: shutdown(2) came before the connection. Call before the command that opens it.
     pub fn shut_receive_early(&self) {
         self.slot.set_app_flags(self.slot.app_flags() | APP_SHUT_RECEIVE);
@@ -191,6 +201,12 @@ impl<'a, M: Memory> Stream<'a, M> {
             && self.slot.state() == SlotState::Connecting
             && self.slot.send_tail() == 0
             && self.slot.app_flags() & APP_FAST_OPEN != 0
+    }
+
+    /// Returns whether the octets in `room` are those that the SYN waits for. Call before they are committed.
+    #[inline]
+    pub fn opens_with(&self, room: &Writable) -> bool {
+        room.tail == 0 && self.waits_for_text()
     }
 
     /// Lets the SYN leave, although it has waited for text in vain. The caller kicks the replica.

@@ -6,9 +6,11 @@ use core::mem::offset_of;
 use atoll_ipc::info::Info;
 use libc::tcp_info;
 
-/// The size of the struct in octets as kernels have it from 6.7 on. This stack has nothing to say in the
-/// fields that later ones add.
-pub const TCP_INFO_BYTES: usize = offset_of!(tcp_info, tcpi_total_rto_time) + size_of::<u32>();
+/// Where kernels have the last field that libc knows.
+const RTO_TIME: usize = offset_of!(tcp_info, tcpi_total_rto_time);
+/// The size of the struct in octets as kernels have it from 6.18 on. The stack has nothing to say in the last
+/// nine fields (`tcpi_received_ce` to `tcpi_accecn_opt_seen`), which are about Accurate ECN.
+pub const TCP_INFO_BYTES: usize = RTO_TIME + size_of::<u32>() + 7 * size_of::<u32>() + 2 * size_of::<u16>();
 
 /// The value of `tcpi_reordering` where nothing was measured: that of the sysctl `tcp_reordering`.
 const REORDERING: u64 = 3;
@@ -38,6 +40,7 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_lost), info.lost),
         (offset_of!(tcp_info, tcpi_retrans), info.retrans),
         (offset_of!(tcp_info, tcpi_last_data_sent), info.last_data_sent),
+        (offset_of!(tcp_info, tcpi_last_ack_recv), info.last_ack_recv),
         (offset_of!(tcp_info, tcpi_pmtu), info.pmtu),
         (offset_of!(tcp_info, tcpi_rtt), info.rtt),
         (offset_of!(tcp_info, tcpi_rttvar), info.rttvar),
@@ -52,7 +55,9 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_notsent_bytes), info.notsent_bytes),
         (offset_of!(tcp_info, tcpi_min_rtt), info.min_rtt),
         (offset_of!(tcp_info, tcpi_snd_wnd), info.snd_wnd),
+        (offset_of!(tcp_info, tcpi_rcv_ooopack), info.rcv_ooopack),
         (offset_of!(tcp_info, tcpi_rcv_wnd), info.rcv_wnd),
+        (RTO_TIME, info.total_rto_time),
     ] {
         let word = u32::try_from(value).unwrap_or(u32::MAX);
         octets[at..at + size_of::<u32>()].copy_from_slice(&word.to_ne_bytes());
@@ -63,8 +68,17 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_bytes_acked), info.bytes_acked),
         (offset_of!(tcp_info, tcpi_bytes_received), info.bytes_received),
         (offset_of!(tcp_info, tcpi_delivery_rate), info.delivery_rate),
+        (offset_of!(tcp_info, tcpi_bytes_sent), info.bytes_sent),
+        (offset_of!(tcp_info, tcpi_bytes_retrans), info.bytes_retrans),
     ] {
         octets[at..at + size_of::<u64>()].copy_from_slice(&value.to_ne_bytes());
+    }
+    for (at, value) in [
+        (offset_of!(tcp_info, tcpi_total_rto), info.total_rto),
+        (offset_of!(tcp_info, tcpi_total_rto_recoveries), info.total_rto_recoveries),
+    ] {
+        let word = u16::try_from(value).unwrap_or(u16::MAX);
+        octets[at..at + size_of::<u16>()].copy_from_slice(&word.to_ne_bytes());
     }
     octets
 }
@@ -116,10 +130,14 @@ mod tests {
             delivery_rate: 10,
             rcv_wnd: 11,
             last_data_sent: 12,
+            total_rto: 13,
+            total_rto_recoveries: 14,
+            total_rto_time: 15,
             ..Info::default()
         };
         let octets = tcp_info(&info);
-        assert_eq!(octets.len(), 248);
+        assert_eq!((octets.len(), &octets[240..244]), (280, &[13, 0, 14, 0][..]));
+        assert_eq!(octets[244..], [&[15][..], &[0; 35]].concat());
         let word = |at: usize| octets[at..].first_chunk().map(|octets| u32::from_ne_bytes(*octets));
         let long = |at: usize| octets[at..].first_chunk().map(|octets| u64::from_ne_bytes(*octets));
         assert_eq!(octets[..12], [1, 0, 0, 0, 0, 7, 0x87, 0, 1, 2, 3, 4]);

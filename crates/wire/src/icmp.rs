@@ -84,6 +84,8 @@ pub struct Quoted {
     pub seq: Option<SeqNum>,
     /// The first octets behind the IPv4 header of the packet.
     pub head: Head,
+    /// Where in the quotation the octets behind those begin.
+    pub text_at: usize,
 }
 
 /// The first eight octets of the transport header of a packet, which every error quotes (RFC 792).
@@ -152,7 +154,7 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     let (ports, seq, head) = quoted_ports(header.protocol, bytes.get(len..))?;
     let source = Endpoint::new(header.src, ports.0);
     let destination = Endpoint::new(header.dst, ports.1);
-    Ok(Quoted { header, source, destination, seq, head })
+    Ok(Quoted { header, source, destination, seq, head, text_at: len + size_of::<Head>() })
 }
 
 /// What an error quotes of a transport header: the ports, source first, the sequence number, and the first

@@ -78,6 +78,8 @@ pub struct Quoted {
     pub seq: Option<SeqNum>,
     /// The first octets of the packet behind its headers of IPv6.
     pub head: Head,
+    /// Where in the quotation the octets behind those begin.
+    pub text_at: usize,
 }
 
 /// Reads the head of the message that fills `bytes` and verifies its checksum, which covers the addresses.
@@ -139,7 +141,8 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     }
     let (ports, seq, head) = quoted_ports(upper.protocol, payload.get(upper.at..))?;
     let (source, destination) = (Endpoint::at(header.src, ports.0), Endpoint::at(header.dst, ports.1));
-    Ok(Quoted { header, protocol: upper.protocol, source, destination, seq, head })
+    let text_at = len + upper.at + size_of::<Head>();
+    Ok(Quoted { header, protocol: upper.protocol, source, destination, seq, head, text_at })
 }
 
 impl Message {

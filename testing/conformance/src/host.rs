@@ -228,7 +228,7 @@ impl Host {
             let mut frames = std::mem::take(&mut self.out.0);
             if let Some(front) = &mut self.front {
                 let (sent, errors) = front.round(self.now, self.transport.ip_mut(), frames);
-                errors.iter().for_each(|error| self.transport.handle_network_error(self.now, error));
+                errors.iter().for_each(|error| self.transport.handle_network_error(self.now, error, &[]));
                 frames = sent;
             }
             self.wire.append(&mut frames);

@@ -307,7 +307,7 @@ impl IpServers {
                     assert_eq!(server, index % self.servers.len(), "a replica is told by its own server");
                     let error = self.clients[index].handle(now, replica.ip_mut(), &message);
                     if let Some(error) = error {
-                        replica.handle_network_error(now, &error);
+                        replica.handle_network_error(now, &error, &[]);
                     }
                 }
             }

@@ -18,7 +18,7 @@ use atoll_sim::{Life, Mortal};
 use atoll_sockets::Failure;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::exec_state::{Inherited, SocketState};
-use atoll_sockets::client::object::{Kind, Object, Place, Socket as Connection};
+use atoll_sockets::client::object::{Kind, Object, Owner, Place, Socket as Connection};
 use atoll_sockets::client::session::Session;
 use atoll_sockets::client::simulated::{HELD, HELD_BY_A_STOPPED, Moment, Simulated, shared};
 use atoll_sockets::client::transfer::Sending;
@@ -141,7 +141,7 @@ impl Process {
             let place = Place { session: 1, replica: 0, slot: socket.slot, generation: socket.generation };
             let mut connection = Connection::new(Protocol::Tcp, false);
             connection.kind = Kind::Stream(place, connection.options.local());
-            let socket_state = SocketState::of(&connection, true, |place| place);
+            let socket_state = SocketState::of(&connection, (true, Owner::default()), |place| place);
             Inherited { socket: socket_state, descriptors: vec![socket.slot.0 as i32] }
         };
         let inherited = sockets.iter().map(inherited).collect();

@@ -2514,6 +2514,36 @@ def cork_holds_back():
 
 
 @case
+def nodelay_again_sends_what_is_held_back():
+    for held_by in ("TCP_CORK", "MSG_MORE"):
+        client, accepted = pair()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if held_by == "TCP_CORK":
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        for _ in range(2):
+            client.send(b"held", socket.MSG_MORE if held_by == "MSG_MORE" else 0)
+            print(held_by, "arrived:", readable(accepted, 0.05), end=" ")
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            print("after the option:", readable(accepted, 0.1), accepted.recv(100))
+
+
+@case
+def options_before_connect_count_for_the_handshake():
+    seen = set()
+    server = listener()
+    for _ in range(400):
+        client = socket.socket()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 600)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        seen.add(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+        client.close()
+        accepted.close()
+    print("segments of the server:", seen)
+
+
+@case
 def deferred_accept():
     server = listener()
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 5)
@@ -3023,6 +3053,33 @@ def exec_with_a_listener():
     client = socket.create_connection(server.getsockname(), timeout=10)
     print("recv:", receive_all(client))
     os.waitpid(child, 0)
+
+
+@case
+def the_owner_of_a_socket_outlives_exec():
+    program = """if True:
+        import fcntl, os, signal, socket, sys, time
+        client, accepted, got = socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])), []
+        signal.signal(signal.SIGURG, lambda *_: got.append("SIGURG"))
+        print("owner:", fcntl.fcntl(accepted, fcntl.F_GETOWN) == os.getpid(), fcntl.fcntl(client, fcntl.F_GETOWN))
+        print("signal:", fcntl.fcntl(accepted, fcntl.F_GETSIG) == signal.SIGUSR1)
+        client.send(b"!", socket.MSG_OOB)
+        deadline = time.monotonic() + 5
+        while not got and time.monotonic() < deadline:
+            time.sleep(0.01)
+        print(got)
+    """
+    child = os.fork()
+    if child == 0:
+        client, accepted = pair()
+        fcntl.fcntl(accepted, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(accepted, fcntl.F_SETSIG, signal.SIGUSR1)
+        # Urgent octets need no handler yet.
+        signal.signal(signal.SIGURG, signal.SIG_IGN)
+        for sock in (client, accepted):
+            sock.set_inheritable(True)
+        os.execv(sys.executable, [sys.executable, "-c", program, str(client.fileno()), str(accepted.fileno())])
+    print("ended:", os.waitpid(child, 0)[1])
 
 
 @case
@@ -3841,6 +3898,72 @@ def udp_calls_that_tell_an_error():
     client = waiting_beside(server)
     attempt("recv", client.recv, 10)
     attempt("recv", client.recv, 10)
+
+
+@case
+def datagrams_without_a_way_fail_at_once():
+    for family, own, there in ((socket.AF_INET, LOOPBACK, "203.0.113.9"), (socket.AF_INET, "0.0.0.0", "203.0.113.9"),
+                               (socket.AF_INET6, "::", "2001:db8::1")):
+        client = socket.socket(family, socket.SOCK_DGRAM)
+        client.bind((own, 0))
+        client.settimeout(0.1)
+        for _ in range(2):
+            attempt("sendto", client.sendto, b"x", (there, 5))
+        attempt("connect", client.connect, (there, 5))
+        attempt("recv", client.recv, 1)
+        print("SO_ERROR:", client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.bind((LOOPBACK, 0))
+    attempt("to all", client.sendto, b"x", ("255.255.255.255", 5))
+
+
+def whole_error_of(sock, room=2000):
+    """What recvmsg says of an error, with all of its octets."""
+    try:
+        text, control, flags, to = sock.recvmsg(room, 500, socket.MSG_ERRQUEUE)
+    except OSError as error:
+        return error_name(error.errno)
+    entries = [(level, kind, len(value), struct.unpack("=IBBBBII", value[:16]), value[16:18])
+               for level, kind, value in control]
+    return len(text), text[:12], flags & ~socket.MSG_CTRUNC, entries, to[0]
+
+
+@case
+def udp_errors_quote_what_was_sent():
+    for family, host, level, option in (
+            (socket.AF_INET, LOOPBACK, 0, IP_RECVERR), (socket.AF_INET6, "::1", 41, IPV6_RECVERR)):
+        client = socket.socket(family, socket.SOCK_DGRAM)
+        client.setblocking(False)
+        client.setsockopt(level, option, 1)
+        nobody = (host, unused_port())
+        for length, room in ((5, 2000), (0, 2000), (500, 2000), (5000, 2000), (500, 10), (5, 0)):
+            client.sendto(bytes(range(100, 200)) * 50 if length == 5000 else b"y" * length, nobody)
+            poll_of(client, select.POLLIN, 5000)
+            print(length, whole_error_of(client, room), poll_of(client, select.POLLIN))
+
+
+@case
+def datagrams_that_are_too_long_are_in_the_queue():
+    for family, host, level, option, len_max in ((socket.AF_INET, LOOPBACK, 0, IP_RECVERR, 65507),
+                                                 (socket.AF_INET6, "::1", 41, IPV6_RECVERR, 65527)):
+        server = socket.socket(family, socket.SOCK_DGRAM)
+        server.bind((host, 0))
+        for connected in (False, True):
+            client = socket.socket(family, socket.SOCK_DGRAM)
+            client.setblocking(False)
+            if connected:
+                client.connect(server.getsockname())
+            send = (lambda octets: client.send(octets)) if connected else (
+                lambda octets: client.sendto(octets, server.getsockname()))
+            attempt("not asked for", send, bytes(len_max + 3))
+            print(whole_error_of(client))
+            client.setsockopt(level, option, 1)
+            attempt("asked for", send, bytes(len_max + 3))
+            print(poll_of(client, select.POLLIN), client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            attempt("it fits", send, b"x")
+            attempt("longer", send, bytes(70000))
+            for _ in range(2 if family == socket.AF_INET else 3):
+                print(whole_error_of(client), poll_of(client, select.POLLIN))
 
 
 def waiting_beside(server):

@@ -290,6 +290,13 @@ fn info(octets: &mut Octets) {
         bbr_min_rtt: long(38),
         bbr_pacing_gain: long(39),
         bbr_cwnd_gain: long(40),
+        last_ack_recv: long(41),
+        bytes_sent: long(42),
+        bytes_retrans: long(43),
+        rcv_ooopack: long(44),
+        total_rto: long(45),
+        total_rto_recoveries: long(46),
+        total_rto_time: long(47),
     };
     let memory = HeapMemory::new(INFO_BYTES);
     info.store(&memory, 0);

@@ -92,8 +92,9 @@ pub enum Received<'a> {
         /// The whole ICMP message.
         message: &'a [u8],
     },
-    /// An ICMP error about a packet of ours.
-    Error(NetworkError),
+    /// An ICMP error about a packet of ours, and what it quotes of the packet behind
+    /// [`NetworkError::quoted`].
+    Error(NetworkError, &'a [u8]),
     /// ARP, IGMP, DHCP, an echo request or a fragment, which was handled. There may be frames and updates to
     /// poll.
     Consumed,

@@ -102,7 +102,7 @@ impl Ip {
         match &received {
             Ok(Received::Tcp { .. }) => counters.tcp_in += 1,
             Ok(Received::Udp { .. }) => counters.udp_in += 1,
-            Ok(Received::Error(_)) => counters.errors_in += 1,
+            Ok(Received::Error(..)) => counters.errors_in += 1,
             Ok(Received::Consumed | Received::EchoReply { .. }) => {}
             Ok(Received::Dropped(reason)) | Err(reason) => counters.drop(*reason),
         }

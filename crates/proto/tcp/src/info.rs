@@ -93,6 +93,18 @@ pub struct Info {
     pub bbr: Option<BbrInfo>,
     /// The limit that the application has set on the pace, in octets per second (SO_MAX_PACING_RATE).
     pub pacing_rate_max: Option<u64>,
+    /// Octets of text that were sent, those that were sent again included.
+    pub bytes_sent: u64,
+    /// Octets of text that were sent again.
+    pub bytes_retrans: u64,
+    /// The number of segments that came out of order.
+    pub out_of_order: u32,
+    /// The number of retransmission time-outs.
+    pub rto_count: u16,
+    /// The number of series of such time-outs without an acknowledgement in between.
+    pub rto_recoveries: u16,
+    /// The time that all these series have taken.
+    pub rto_time: Duration,
     /// The time since text was sent last.
     pub last_data_sent: Duration,
     /// The time since the last segment of the peer arrived.
@@ -109,6 +121,7 @@ impl Connection {
         let resent = recovery.flight.as_ref().map_or(0, |flight| flight.retransmitted());
         let ssthresh = self.congestion.ssthresh;
         let window = u64::from(self.congestion.cwnd).min(u64::from(octets(snd.una, snd.edge)));
+        let losses = self.rare.as_ref().map(|rare| rare.losses).unwrap_or_default();
         Info {
             state: self.state(),
             phase: recovery.phase,
@@ -150,6 +163,12 @@ impl Connection {
             pacing_rate: self.pacing_rate(),
             bbr: self.congestion.bbr_info(),
             pacing_rate_max: self.pacing_rate_max().map(core::num::NonZeroU64::get),
+            bytes_sent: self.send_nxt().saturating_add(losses.resent),
+            bytes_retrans: losses.resent,
+            out_of_order: losses.out_of_order,
+            rto_count: losses.timeouts,
+            rto_recoveries: losses.series,
+            rto_time: losses.time_until(now),
             last_data_sent: now.since(self.sent_at),
             last_received: now.since(self.heard_at),
         }

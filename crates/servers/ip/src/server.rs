@@ -187,7 +187,7 @@ impl IpServer {
                 let (local, remote) = (Endpoint::at(dst, id), Endpoint::at(src, 0));
                 (FourTuple { local, remote }, ChecksumState::Verified)
             }
-            Received::Error(error) => (error.tuple, ChecksumState::Verified),
+            Received::Error(error, _) => (error.tuple, ChecksumState::Verified),
             Received::Consumed | Received::Dropped(_) => {
                 let Some(tuple) = self.overheard() else { return };
                 (tuple, ChecksumState::Verified)

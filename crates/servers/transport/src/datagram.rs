@@ -305,7 +305,7 @@ impl<M: Memory> Transport<M> {
 
     /// Handles an ICMP error: a socket that asks for errors gets it, and with a hard one the next call on a
     /// connected socket fails (udp(7)).
-    pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError) {
+    pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError, text: &[u8]) {
         let protocol = match error.protocol {
             WireProtocol::UDP => Protocol::Udp,
             _ => {
@@ -326,7 +326,7 @@ impl<M: Memory> Transport<M> {
         }
         let Some(meaning) = cause_of(error, protocol, discovery) else { return };
         if socket.options().wants_errors(peer.addr) {
-            self.report_fault(index, fault_of(error), peer);
+            self.report_fault(index, (fault_of(error), text), peer);
             return;
         }
         let is_about_peer = match protocol {
@@ -339,9 +339,10 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Gives a socket that has asked for them a network error about what it has sent to `peer`; the work is
+    /// Gives a socket that has asked for them a network error about what it has sent to `peer`, with what is
+    /// known of the lost packet behind the first octets of its transport header; the work is
     /// charged to its session.
-    pub(super) fn report_fault(&mut self, index: u32, mut fault: Fault, peer: Endpoint) {
+    pub(super) fn report_fault(&mut self, index: u32, (mut fault, text): (Fault, &[u8]), peer: Endpoint) {
         if self.wants_times(index) {
             fault.came = self.calendar.read().map_or(0, TimeOfDay::as_nanos);
         }
@@ -349,7 +350,7 @@ impl<M: Memory> Transport<M> {
         let Some(id) = self.applications.get(place.session).map(|session| session.id) else { return };
         let before = self.durability.work();
         self.durability.mark(Work::Datagrams(id));
-        self.datagrams.put_fault(index, &self.applications, &fault, peer);
+        self.datagrams.put_fault(index, &self.applications, (&fault, text), peer);
         self.durability.mark(before);
     }
 

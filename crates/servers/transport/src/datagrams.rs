@@ -333,7 +333,7 @@ impl Datagrams {
         &mut self,
         index: u32,
         applications: &Applications<M>,
-        fault: &Fault,
+        fault: (&Fault, &[u8]),
         peer: Endpoint,
     ) {
         let Some(socket) = self.sockets.get_mut(index) else { return };

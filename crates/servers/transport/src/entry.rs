@@ -147,6 +147,8 @@ bitflags! {
         const LATER = 8192;
         /// A process waits in close(2) until the FIN is acknowledged (SO_LINGER).
         const LINGERS = 16384;
+        /// The SYN waits for options that the application has set before connect(2).
+        const HELD = 32768;
     }
 }
 

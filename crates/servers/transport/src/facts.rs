@@ -170,6 +170,13 @@ impl ConnectionFacts {
             bbr_min_rtt: bbr.min_rtt_us.into(),
             bbr_pacing_gain: gain(bbr.pacing_gain),
             bbr_cwnd_gain: gain(bbr.cwnd_gain),
+            last_ack_recv: info.last_received.as_millis() as u64,
+            bytes_sent: info.bytes_sent,
+            bytes_retrans: info.bytes_retrans,
+            rcv_ooopack: info.out_of_order.into(),
+            total_rto: info.rto_count.into(),
+            total_rto_recoveries: info.rto_recoveries.into(),
+            total_rto_time: info.rto_time.as_millis() as u64,
         }
     }
 }

@@ -86,7 +86,7 @@ impl<M: Memory> Transport<M> {
                     },
                 );
             }
-            Received::Error(error) => self.handle_network_error(now, &error),
+            Received::Error(error, text) => self.handle_network_error(now, &error, text),
             Received::Consumed | Received::Dropped(_) => {}
         }
     }
@@ -298,10 +298,10 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Handles a report of the network, or of the IP server, about a packet that may be ours.
-    pub fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
+    pub fn handle_network_error(&mut self, now: Instant, error: &NetworkError, text: &[u8]) {
         match error.protocol {
             Protocol::TCP => self.network_error_of_connection(now, error),
-            _ => self.network_error_of_datagram(now, error),
+            _ => self.network_error_of_datagram(now, error, text),
         }
     }
 

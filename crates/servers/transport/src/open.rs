@@ -4,7 +4,9 @@ use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{APP_AWAITS_ANSWER, APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
+use atoll_ipc::slot::{
+    APP_AWAITS_ANSWER, APP_FAST_OPEN, APP_OPTIONS_FOLLOW, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState,
+};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
@@ -68,7 +70,8 @@ impl<M: Memory> Transport<M> {
         let path = opening.path(remote, internal);
         let mut connection = Connection::connect(now, iss, ts_offset, path, &inherited.settings);
         opening.limit_path(now, &mut connection, remote, internal);
-        let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
+        let app_flags = self.app_flags_of(session_index, slot);
+        let wants_fast = app_flags & APP_FAST_OPEN != 0;
         let handshakes = &self.handshakes;
         let wanted =
             if wants_fast { handshakes.open_fast(now, &self.config, &tuple, &mut connection) } else { None };
@@ -79,6 +82,7 @@ impl<M: Memory> Transport<M> {
         if internal {
             entry.flags.insert(Flags::INTERNAL);
         }
+        entry.flags.set(Flags::HELD, app_flags & APP_OPTIONS_FOLLOW != 0);
         let limit = entry.send_limit;
         let index = self.connections.insert(entry);
         let Some(session) = self.applications.get_mut(session_index) else { return Carried::Out };

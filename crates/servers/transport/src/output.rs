@@ -73,6 +73,9 @@ impl<M: Memory> Transport<M> {
     /// Sends everything that the TCB wants sent now.
     fn transmit(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) -> Turn {
         let Some((entry, locals)) = self.connections.get_mut_with_locals(index) else { return Turn::Done };
+        if entry.flags.intersects(Flags::HELD) {
+            return Turn::Done;
+        }
         let reachable = match route(&mut self.ip, locals, now, entry) {
             Route::Local | Route::Via { .. } => true,
             Route::Resolving => return Turn::Unresolved,

@@ -281,6 +281,10 @@ impl<P: Platform> Client<P> {
 
     /// Chooses the address that packets to the peer leave from, as connect(2) of a datagram socket does.
     pub fn choose_source(&mut self, object: u32, remote: Endpoint) -> Result<(), Errno> {
+        if let Some(socket) = self.socket(object) {
+            // ip4_datagram_connect
+            self.check_way(socket, remote.addr)?;
+        }
         let own = self.own().map(|session| session.source_for(remote.addr)).unwrap_or_default();
         let Some(socket) = self.socket_mut(object) else { return Ok(()) };
         if socket.local.addr.is_unspecified() || socket.is_local_chosen() {

@@ -114,6 +114,8 @@ impl<P: Platform> Client<P> {
         let place = self.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
         let Place { slot, generation, .. } = place;
         let linger = self.socket(object).and_then(|socket| socket.options.linger());
+        // The replica may look between two commands, and would send the SYN without what follows.
+        let held = self.socket(object).is_some_and(|socket| socket.options.count_for_syn());
         if let Some(stream) = self.sessions[0]
             .replicas()
             .get(replica)
@@ -125,6 +127,9 @@ impl<P: Platform> Client<P> {
             }
             if lasting.shut_receive {
                 stream.shut_receive_early();
+            }
+            if held {
+                stream.begin_options();
             }
         }
         if let Some(show) = show {
@@ -140,6 +145,10 @@ impl<P: Platform> Client<P> {
         socket.connect_reported = false;
         socket.kind = Kind::Stream(place, Local { shut_send: lasting.shut_send, ..socket.options.local() });
         self.send_options(object);
+        if held && let Some((stream, ..)) = self.stream(object) {
+            stream.end_options();
+            self.kick(place);
+        }
         Ok(())
     }
 
@@ -163,11 +172,17 @@ impl<P: Platform> Client<P> {
         };
         stream.send_waiting_syn();
         drop(turn);
+        self.note_under_way(object);
+        self.kick(place);
+        Ok(true)
+    }
+
+    /// Notes that the SYN of a socket leaves that has waited for text: connect(2) has said that there is a
+    /// connection, and says once more how it goes (`__inet_stream_connect`, SS_CONNECTING).
+    pub fn note_under_way(&mut self, object: u32) {
         if let Some(socket) = self.socket_mut(object) {
             socket.connect_reported = false;
         }
-        self.kick(place);
-        Ok(true)
     }
 
     /// Returns the local address and port of a socket, as getsockname(2) does.

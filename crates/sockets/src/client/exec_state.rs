@@ -28,7 +28,7 @@ use thiserror::Error;
 use super::fault_queue::Faults;
 use super::groups::Multicast;
 use super::multicast::{MEMBERSHIPS_MAX, MEMBERSHIPS_MAX_V6};
-use super::object::{Body, Corked, Datagram, Kind, Lasting, Object, Place, Socket};
+use super::object::{Body, Corked, Datagram, Kind, Lasting, Object, Owner, Place, Socket};
 use super::platform::Platform;
 use super::written::{EndpointForm, ProtocolForm, VoucherForm, reply};
 use crate::listener::Listener;
@@ -38,7 +38,7 @@ use crate::stream::Local;
 
 /// The version of both forms. Builds before November 2026 wrote the digit 2 here, and something else behind
 /// it.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 /// The octets that a written [`ExecState`] begins with, before the version.
 const INHERITED: [u8; 7] = *b"atollin";
 /// The octets that a written [`PassedSocket`] begins with, before the version.
@@ -102,6 +102,7 @@ pub struct SocketState {
     protocol: Protocol,
     v6: bool,
     nonblocking: bool,
+    owner: Owner,
     connect_reported: bool,
     lasting: Lasting,
     more: bool,
@@ -250,9 +251,14 @@ impl PassedSocket {
 }
 
 impl SocketState {
-    /// Returns the state of a socket for another process. `there` has each of its places as the other process
+    /// Returns the state of a socket for another process, with what is known of its open file description:
+    /// whether calls wait, and who gets SIGURG. `there` has each of its places as the other process
     /// is to see it.
-    pub fn of(socket: &Socket, nonblocking: bool, there: impl Fn(Place) -> Place) -> SocketState {
+    pub fn of(
+        socket: &Socket,
+        (nonblocking, owner): (bool, Owner),
+        there: impl Fn(Place) -> Place,
+    ) -> SocketState {
         // Every field is named, so that a new one needs a decision here. A pass is needed before there is a
         // port, and the others that are left out concern this process alone.
         let Socket {
@@ -304,6 +310,7 @@ impl SocketState {
             protocol,
             v6,
             nonblocking,
+            owner,
             connect_reported,
             lasting,
             more,
@@ -319,7 +326,7 @@ impl SocketState {
     /// Creates an object with the socket, which `descriptors` descriptors name.
     pub fn into_object<P: Platform>(self, descriptors: u32) -> Object<P> {
         let mut object = Object::socket(self.protocol, self.v6, self.nonblocking);
-        object.descriptors = descriptors;
+        (object.descriptors, object.owner) = (descriptors, self.owner);
         let Body::Socket(socket) = &mut object.body else { return object };
         socket.kind = match self.kind {
             KindState::Fresh => Kind::Fresh,

@@ -6,15 +6,18 @@
 //! datagrams, of several processes that share a socket one gets an error.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
+use atoll_base::Endpoint;
 use atoll_ipc::Ready;
+use atoll_ipc::command::Protocol;
 
 use super::Client;
-use super::fault_queue::FAULTS_MAX;
+use super::fault_queue::{Entry, FAULTS_MAX};
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use super::transfer::Received;
-use crate::ancillary::Queued;
+use crate::ancillary::{self, Addressed, Queued};
 use crate::copies::Copies;
 use crate::options::Name;
 use crate::{Errno, Failure};
@@ -43,13 +46,14 @@ impl<P: Platform> Client<P> {
             let Some(slot) = self.datagrams(place).filter(|slot| slot.has_waiting()) else { return Ok(()) };
             let Some(waiting) = slot.waiting() else { return Ok(()) };
             let Some(fault) = waiting.fault else { return Ok(()) };
+            let quoted = slot.quoted(&waiting);
             let kick = slot.consume(&waiting, &waiting);
             drop(turn);
             if kick {
                 self.kick(place);
             }
             if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
-                datagram.faults.push(waiting.peer, fault);
+                datagram.faults.push(waiting.peer, Entry::Network(fault, quoted));
             }
         }
         Ok(())
@@ -88,6 +92,34 @@ impl<P: Platform> Client<P> {
         }
     }
 
+    /// Notes that a call with `len` octets for `to` has failed with EMSGSIZE (ip_local_error,
+    /// ipv6_local_error). Linux has no entry for what is longer than any packet of IPv4.
+    pub(super) fn note_too_long(&mut self, object: u32, to: Addressed<'_>, len: usize) {
+        let Some(socket) = self.socket(object) else { return };
+        let Kind::Datagram(datagram) = &socket.kind else { return };
+        let peer = to.peer.unwrap_or(socket.remote);
+        let is_v4 = peer.addr.is_v4();
+        let name = if is_v4 { Name::ReceiveErrors } else { Name::ReceiveErrorsV6 };
+        let segments = ancillary::parse(to.control, peer.addr).map_or(0, |asked| asked.segment.unwrap_or(0));
+        let is_divided = segments != 0 || socket.options.value(Name::Segment) != 0;
+        if !socket.options.is_on(name) || is_divided || is_v4 && len > usize::from(u16::MAX) {
+            return;
+        }
+        // ip_append_data: the port is that of the socket's peer.
+        let port = match (socket.protocol, is_v4) {
+            (Protocol::Udp, true) if !datagram.connected => 0,
+            (Protocol::Udp, true) => socket.remote.port,
+            (Protocol::Udp, false) => peer.port,
+            _ => 0,
+        };
+        let mtu = self.packet_max_to(socket, peer.addr);
+        let Some(socket) = self.socket_mut(object) else { return };
+        if let Kind::Datagram(datagram) = &mut socket.kind {
+            datagram.faults.push(Endpoint::at(peer.addr, port), Entry::TooLong(mtu));
+            self.announce(object, Ready::ERR);
+        }
+    }
+
     /// Receives the completions that wait, or the oldest error, with what it quotes of the packet behind the
     /// header that the program did not write: recvmsg(2) with MSG_ERRQUEUE. Never waits.
     pub fn receive_fault<'b>(
@@ -101,11 +133,17 @@ impl<P: Platform> Client<P> {
         self.take_faults(object)?;
         let Some(socket) = self.socket_mut(object) else { return Err(Errno::EBADF.into()) };
         let v6 = socket.v6;
-        // The header of UDP is all that an error quotes of a datagram.
+        // The program has written the header of an echo request, and not that of UDP.
         let has_header = socket.protocol.is_icmp();
         let Kind::Datagram(datagram) = &mut socket.kind else { return Err(Failure::WouldBlock) };
-        let (to, fault) = datagram.faults.pop().ok_or(Failure::WouldBlock)?;
-        let text = if has_header { &fault.quoted.0[..] } else { &[] };
+        let (to, entry) = datagram.faults.pop().ok_or(Failure::WouldBlock)?;
+        let (text, queued) = match entry {
+            Entry::Network(fault, quoted) => {
+                let header = if has_header { &fault.quoted.0[..] } else { &[] };
+                ([header, &quoted].concat(), Queued::Fault(fault))
+            }
+            Entry::TooLong(mtu) => (Vec::new(), Queued::TooLong(mtu)),
+        };
         let mut len = 0;
         for target in targets {
             let now = target.len().min(text.len() - len);
@@ -117,7 +155,7 @@ impl<P: Platform> Client<P> {
             len,
             peer: Some((to, v6)),
             truncated,
-            queued: Some(Box::new(Queued::Fault(fault))),
+            queued: Some(Box::new(queued)),
             ..Received::default()
         })
     }

@@ -9,7 +9,7 @@ use atoll_ipc::Command;
 
 use super::Client;
 use super::exec_state::{ExecState, Inherited, PassedSocket, SessionState, SocketState};
-use super::object::{Body, Kind, Object, Place, Socket};
+use super::object::{Body, Kind, Object, Owner, Place, Socket};
 use super::platform::Platform;
 use super::questions::Answer;
 use super::session::Session;
@@ -196,7 +196,7 @@ impl<P: Platform> Client<P> {
         let index_there = |session| joined.iter().position(|index| *index == session).map_or(0, |at| at + 1);
         let there = |place: Place| Place { session: index_there(place.session), ..place };
         let written = |(object, descriptors)| {
-            let socket = SocketState::of(self.socket(object)?, self.is_nonblocking(object), there);
+            let socket = SocketState::of(self.socket(object)?, self.description(object), there);
             Some(Inherited { socket, descriptors })
         };
         ExecState { control, sessions, sockets: by_object.into_iter().filter_map(written).collect() }
@@ -231,9 +231,9 @@ impl<P: Platform> Client<P> {
         if !self.socket(object)?.places().is_empty() {
             self.before_passing(object)?;
         }
-        let (socket, nonblocking) = (self.socket(object)?, self.is_nonblocking(object));
+        let (socket, description) = (self.socket(object)?, self.description(object));
         let session = self.sessions.get(socket.places().first().map_or(0, |place| place.session))?;
-        let socket = SocketState::of(socket, nonblocking, |place| Place { session: 0, ..place });
+        let socket = SocketState::of(socket, description, |place| Place { session: 0, ..place });
         Some(PassedSocket { session: session.id, key: session.key, socket: socket.without_corked() })
     }
 
@@ -286,6 +286,24 @@ impl<P: Platform> Client<P> {
     fn name_again(&mut self, object: u32) -> Option<()> {
         self.objects.get_mut(object)?.descriptors += 1;
         Some(())
+    }
+
+    /// Returns what a socket's open file description says: whether calls wait, and who gets SIGURG.
+    fn description(&self, object: u32) -> (bool, Owner) {
+        let owner = self.object(object).map_or(Owner::default(), |entry| entry.owner);
+        (self.is_nonblocking(object), owner)
+    }
+
+    /// Has this process, which is `id`, send itself SIGURG for inherited sockets whose owner it is: it was
+    /// their owner before execve(2), too. Other owners hear of urgent octets from the process that has set
+    /// them, as long as that goes on. Returns whether there are such sockets.
+    pub fn resume_owner(&mut self, id: i32) -> bool {
+        for object in self.objects.indices() {
+            if let Some(owner) = self.object(object).map(|entry| entry.owner).filter(|owner| owner.id == id) {
+                self.set_owner(object, owner);
+            }
+        }
+        !self.owned.is_empty()
     }
 
     /// Stores a socket that came from another process; its slots are polled.

@@ -56,7 +56,7 @@ pub enum Body<P: Platform> {
 
 /// A process, a thread, or (negative) a process group that gets the signals of a socket: fcntl(2),
 /// `F_SETOWN`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The number of the process, thread or group; 0 for none.
     pub id: i32,
@@ -355,6 +355,11 @@ impl Socket {
     pub fn may_be_urgent(&self, peer: Option<Endpoint>) -> bool {
         let to = peer.unwrap_or(self.remote).addr;
         !self.protocol.is_datagram() || self.protocol == Protocol::Udp && self.v6 && !to.is_v4()
+    }
+
+    /// Returns whether TCP_CORK or MSG_MORE may hold octets back.
+    pub fn is_corked(&self) -> bool {
+        self.more || self.options.is_on(Name::Cork)
     }
 
     /// Returns the settings about groups, to change them.

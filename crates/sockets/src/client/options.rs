@@ -116,7 +116,10 @@ impl<P: Platform> Client<P> {
         }
         // A program may set an option again and again, as web servers do; replicas get the value once.
         let is_new = match socket.options.set_value(row.name) {
-            Some(before) => before != held || row.name == Name::QuickAck,
+            Some(_) if row.name == Name::QuickAck => true,
+            // tcp_sock_set_nodelay: each time what a cork holds back leaves.
+            Some(_) if row.name == Name::NoDelay && held != 0 && socket.is_corked() => true,
+            Some(before) => before != held,
             None => row.differs(held),
         };
         socket.options.set(row.name, held);

@@ -330,6 +330,12 @@ impl<P: Platform> Session<P> {
         }
     }
 
+    /// Returns whether `addr` is a broadcast address of the link, or that of every link.
+    pub fn is_broadcast(&self, addr: Addr) -> bool {
+        let Some(v4) = addr.to_v4() else { return false };
+        v4 == u32::MAX || self.v4().is_some_and(|own| own.is_broadcast(v4))
+    }
+
     /// Returns whether a datagram to `addr` has no address to leave from, because there is no IPv4 address
     /// yet, or no more. Groups can be reached inside the stack.
     pub fn is_cut_off(&self, addr: Addr) -> bool {

@@ -18,7 +18,7 @@ use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
 
 use super::exec_state::{ExecState, PassedSocket, SessionState, SocketState};
-use super::object::{Body, Kind, Object, Place, Set, any};
+use super::object::{Body, Kind, Object, Owner, Place, Set, any};
 use super::questions::Answer;
 use super::session::Session;
 use super::simulated::{Moment, Simulated, shared};
@@ -768,7 +768,8 @@ fn a_socket_that_is_sent_names_no_other_of_its_receiver() {
         "who does not know the key has not got the socket from here"
     );
     let elsewhere = |place: Place| {
-        let state = SocketState::of(client.socket(object).expect("a socket"), true, |_| place);
+        let state =
+            SocketState::of(client.socket(object).expect("a socket"), (true, Owner::default()), |_| place);
         PassedSocket { socket: state, ..passed.clone() }
     };
     let forged = [

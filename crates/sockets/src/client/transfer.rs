@@ -69,6 +69,15 @@ pub struct Sending {
     pub urgent: bool,
 }
 
+/// What takes the first octets that a call sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// They follow others, or the handshake.
+    Segment,
+    /// A SYN that has waited for them (TCP Fast Open): the connection is under way from now on.
+    Syn,
+}
+
 /// What a call of a datagram socket receives next.
 struct Next {
     /// The index of its place.
@@ -350,7 +359,7 @@ impl<P: Platform> Client<P> {
     fn came(&self, received: &Received) -> Option<TimeOfDay> {
         let noted = match received.queued.as_deref() {
             Some(Queued::Fault(fault)) => fault.came(),
-            Some(Queued::Copied(_)) => None,
+            Some(Queued::Copied(_) | Queued::TooLong(_)) => None,
             None => received.details.and_then(|details| details.came),
         };
         noted.or_else(|| self.time_of_day())
@@ -366,14 +375,15 @@ impl<P: Platform> Client<P> {
         want: usize,
         how: Sending,
         done: &mut usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<Carrier, Failure> {
+        let mut carrier = Carrier::Segment;
         loop {
             let turn = self.turn(object)?;
             let Some((stream, local, place)) = self.stream(object) else {
                 return Err(Errno::ENOTCONN.into());
             };
             if want == 0 {
-                return stream.refusal(local).map_or(Ok(()), |errno| Err(errno.into()));
+                return stream.refusal(local).map_or(Ok(carrier), |errno| Err(errno.into()));
             }
             let (mut filled, mut is_nowhere) = (0, false);
             while *done < want && filled < AT_ONCE {
@@ -390,6 +400,9 @@ impl<P: Platform> Client<P> {
                 let copied = copy_in::<P>(&stream, &room, *done, sources());
                 is_nowhere = copied.is_none();
                 let now = copied.unwrap_or(0);
+                if now > 0 && stream.opens_with(&room) {
+                    carrier = Carrier::Syn;
+                }
                 if how.urgent {
                     stream.commit_urgent(&room, now)
                 } else {
@@ -404,12 +417,15 @@ impl<P: Platform> Client<P> {
             let is_over = stream.is_closed();
             let starved = core::mem::take(&mut local.starved);
             drop(turn);
+            if carrier == Carrier::Syn {
+                self.note_under_way(object);
+            }
             self.after_sending(object, place, filled, how.more);
             if is_nowhere && *done == 0 {
                 return Err(Errno::EFAULT.into());
             }
             if *done >= want || is_over || is_nowhere {
-                return Ok(());
+                return Ok(carrier);
             }
             // Octets that did not fit this round may fit the next one: a call that sleeps beside free room
             // would not be woken.
@@ -471,6 +487,21 @@ impl<P: Platform> Client<P> {
         to: Addressed<'_>,
         more: bool,
     ) -> Result<(), Failure> {
+        let result = self.send_or_keep(object, sources, len, to, more);
+        if result == Err(Errno::EMSGSIZE.into()) {
+            self.note_too_long(object, to, len);
+        }
+        result
+    }
+
+    fn send_or_keep<'b>(
+        &mut self,
+        object: u32,
+        sources: impl Iterator<Item = &'b [u8]>,
+        len: usize,
+        to: Addressed<'_>,
+        more: bool,
+    ) -> Result<(), Failure> {
         let Some(socket) = self.socket(object) else { return Err(Errno::EBADF.into()) };
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
         if datagram.corked.is_none() && to.peer.is_none() && !datagram.connected {
@@ -483,18 +514,15 @@ impl<P: Platform> Client<P> {
         // ping_v4_sendmsg: each call sends one message.
         let more = (more || socket.options.is_on(Name::CorkUdp)) && socket.protocol != Protocol::Icmp;
         let outgoing = match &datagram.corked {
-            Some(corked) => Outgoing {
-                to: corked.to,
-                broadcast: socket.options.is_on(Name::Broadcast),
-                details: corked.details.as_ref().and_then(|details| Details::decode(details).ok()),
-                segment: NonZeroU16::new(corked.segment),
-                message: is_icmp,
-            },
+            Some(corked) => outgoing_of(corked, socket),
             None => self.outgoing(socket, to)?,
         };
         let len = len + datagram.corked.as_ref().map_or(0, |corked| corked.octets.len());
         if len > outgoing.len_max() && datagram.corked.is_none() {
             return Err(Errno::EMSGSIZE.into());
+        }
+        if datagram.corked.is_none() && to.peer.is_some() {
+            self.check_way(socket, outgoing.to.addr)?;
         }
         // sock_alloc_send_pskb: an error that waits is told by a call with which nothing else is wrong.
         if let Some(errno) = self.take_error(object) {
@@ -625,6 +653,39 @@ impl<P: Platform> Client<P> {
         if len > segment * SEGMENTS_MAX { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
+    /// Checks that there is a way for a datagram to one host, and that the socket may take it: udp_sendmsg,
+    /// ip_route_output_key_hash_rcu. A peer was checked by connect(2).
+    pub(super) fn check_way(&self, socket: &Socket, to: Addr) -> Result<(), Errno> {
+        let session = self.own().ok_or(Errno::ENETDOWN)?;
+        if to.is_loopback() || to.is_unspecified() || session.is_own(to) || to.is_v6_multicast() {
+            return Ok(());
+        }
+        if session.is_broadcast(to) {
+            return if socket.options.is_on(Name::Broadcast) { Ok(()) } else { Err(Errno::EACCES) };
+        }
+        if to.to_v4().is_some_and(is_group) {
+            return Ok(());
+        }
+        if !session.reaches(to) {
+            return Err(Errno::ENETUNREACH);
+        }
+        // __mkroute_output: nothing leaves from there.
+        if to.is_v4() && socket.local.is_loopback() && socket.local.addr.is_v4() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Returns the octets of the largest packet of a socket to `to`, as `ee_info` tells it.
+    pub(super) fn packet_max_to(&self, socket: &Socket, to: Addr) -> u32 {
+        let Some(session) = self.own() else { return 0 };
+        let is_inside = session.is_own(to) || to.is_loopback();
+        let path = if is_inside { LOOPBACK_MTU } else { session.mtu_for(to) };
+        let max = packet_max(socket, to, path);
+        // Cannot truncate: it is at most the size of a packet. That of IPv4 has 16 bits.
+        if to.is_v4() { max.min(u16::MAX.into()) as u32 } else { max as u32 }
+    }
+
     /// Returns whether a datagram of `len` octets can leave the stack, as far as this process knows.
     fn check_route(&self, socket: &Socket, len: usize, to: Endpoint) -> Result<(), Errno> {
         let session = self.own().ok_or(Errno::ENETDOWN)?;
@@ -677,6 +738,17 @@ fn with_hops(options: &Options, to: Addr, asked: Option<Details>) -> Option<Deta
         Some(details) if details.ttl.is_some() => asked,
         _ if ttl.is_none() => asked,
         _ => Some(Details { ttl, ..asked.unwrap_or_default() }),
+    }
+}
+
+/// Returns where and how a datagram leaves that `MSG_MORE` has held back.
+fn outgoing_of(corked: &Corked, socket: &Socket) -> Outgoing {
+    Outgoing {
+        to: corked.to,
+        broadcast: socket.options.is_on(Name::Broadcast),
+        details: corked.details.as_ref().and_then(|details| Details::decode(details).ok()),
+        segment: NonZeroU16::new(corked.segment),
+        message: socket.protocol.is_icmp(),
     }
 }
 

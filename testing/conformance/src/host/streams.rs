@@ -183,7 +183,7 @@ impl Host {
         self.set_written(fd, 0);
         self.step();
         match sent {
-            Ok(()) => Ok(done as i64),
+            Ok(_) => Ok(done as i64),
             Err(Failure::WouldBlock) if nonblocking && done > 0 => Ok(done as i64),
             Err(Failure::WouldBlock) => {
                 self.set_written(fd, done);

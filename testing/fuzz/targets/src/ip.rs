@@ -220,7 +220,7 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
             assert!(ip.is_own(dst));
             assert_eq!(ip.is_own(src), link == Link::Inside);
         }
-        Received::Error(error) => {
+        Received::Error(error, _) => {
             assert!(ip.is_own(error.tuple.local.addr));
             if let ErrorKind::FragNeeded { mtu } = error.kind {
                 assert!(mtu >= if error.tuple.local.addr.is_v4() { 68 } else { ipv6::MTU_MIN });

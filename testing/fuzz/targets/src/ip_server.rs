@@ -87,7 +87,7 @@ impl Egress for Out {
             Received::EchoReply { src, dst, id, .. } => {
                 assert_eq!((dst, id, src), (tuple.local.addr, tuple.local.port, tuple.remote.addr));
             }
-            Received::Error(error) => assert_eq!(error.tuple, *tuple),
+            Received::Error(error, _) => assert_eq!(error.tuple, *tuple),
             // The half has not received everything that the server knows.
             other => assert!(is_group, "{other:?}"),
         }

@@ -13,7 +13,7 @@ use atoll_ipc::message::{Envelope, NewsBasis, Role};
 use atoll_ipc::{Command, Event, Message as ServerMessage};
 use atoll_sockets::client::exec_state::{ExecState, Inherited, PassedSocket, SessionState, SocketState};
 use atoll_sockets::client::groups::Multicast;
-use atoll_sockets::client::object::{Datagram, Kind, Place, Socket};
+use atoll_sockets::client::object::{Datagram, Kind, Owner, Place, Socket};
 use atoll_sockets::options::Name;
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
@@ -240,7 +240,7 @@ fn exec_states() -> (Vec<u8>, Vec<u8>) {
         Kind::Datagram(Box::new(Datagram { places: vec![place(1, 5)], filter, ..Datagram::default() }));
     datagrams.multicast =
         Some(Box::new(Multicast { joined: vec![(Addr::v4(0xe000_0001), true)], ..Multicast::new(false) }));
-    let written = |socket: &Socket| SocketState::of(socket, true, |place| place);
+    let written = |socket: &Socket| SocketState::of(socket, (true, Owner::default()), |place| place);
     let inherited = |(n, socket)| Inherited { socket: written(socket), descriptors: vec![n] };
     let sockets = (3..).zip([&connection, &listener, &datagrams, &raw]).map(inherited).collect();
     let state = ExecState { control: 400, sessions: vec![session(4, 401), session(3, 422)], sockets };

@@ -561,7 +561,7 @@ impl Process {
         }
         match sent {
             Err(Failure::Error(errno)) => self.fail(socket, errno, now),
-            Ok(()) | Err(Failure::WouldBlock) => done > 0,
+            Ok(_) | Err(Failure::WouldBlock) => done > 0,
         }
     }
 

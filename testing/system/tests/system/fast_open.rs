@@ -8,6 +8,7 @@ on_both_stacks![
     nginx_takes_requests_on_the_syn,
     curl_sends_its_request_on_the_syn,
     who_has_nothing_to_send_is_connected,
+    connect_says_once_more_how_it_goes,
 ];
 
 /// Returns a counter of the kernel's TCP at the client's end.
@@ -89,6 +90,59 @@ fn who_has_nothing_to_send_is_connected(stack: Stack) {
     // Each replica asks for a cookie before.
     assert!(kernel_counter(&net, "TCPFastOpenCookieReqd") > 0);
 }
+
+/// A python program on the stack sends its first text with TCP_FASTOPEN_CONNECT.
+fn connect_says_once_more_how_it_goes(stack: Stack) {
+    let net = Net::fast_open(stack);
+    let server = net.scratch.file("server.py", SERVER_OF_NOTHING);
+    let mut server = net.client("/usr/bin/python3", &[&server]);
+    server.says("listening", 10);
+    let client = net.scratch.file("client.py", CLIENT_BY_CONNECT);
+    let said = net.serve("/usr/bin/python3", &[&client]).success(60);
+    let expected = "True connect: None send: 4 open: True connect: EISCONN EISCONN
+False connect: None send: 4 connect: None EISCONN
+True connect: None send: ECONNREFUSED
+False connect: None send: 4 error: ECONNREFUSED
+";
+    assert_eq!(said, expected.repeat(3));
+}
+
+const CLIENT_BY_CONNECT: &str = "
+import errno, faulthandler, select, socket
+faulthandler.dump_traceback_later(40)
+def attempt(call, *arguments):
+    try:
+        return call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def client(blocking, port):
+    sock = socket.socket()
+    sock.setblocking(blocking)
+    sock.setsockopt(socket.IPPROTO_TCP, 30, 1)
+    return sock, ('198.18.0.1', port)
+# Each replica asks for a cookie of its own.
+for _ in range(24):
+    sock, address = client(True, 8000)
+    sock.connect(address)
+    sock.send(b'text')
+    sock.recv(10)
+for _ in range(3):
+    for blocking in (True, False):
+        sock, address = client(blocking, 8000)
+        said = [blocking, 'connect:', attempt(sock.connect, address), 'send:', attempt(sock.send, b'text')]
+        if blocking:
+            # Established, or closed by the server meanwhile.
+            said += ['open:', sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (1, 8)]
+        else:
+            select.select([], [sock], [], 10)
+        print(*said, 'connect:', attempt(sock.connect, address), attempt(sock.connect, address))
+    sock, address = client(True, 1)
+    print(True, 'connect:', attempt(sock.connect, address), 'send:', attempt(sock.send, b'text'))
+    sock, address = client(False, 1)
+    said = [False, 'connect:', attempt(sock.connect, address), 'send:', attempt(sock.send, b'text'), 'error:']
+    select.select([sock], [], [], 10)
+    print(*said, errno.errorcode[sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)])
+";
 
 const SERVER_OF_NOTHING: &str = "
 import socket

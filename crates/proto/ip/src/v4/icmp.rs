@@ -73,7 +73,8 @@ pub(super) fn receive<'a>(
         ErrorKind::FragNeeded { mtu } => ErrorKind::FragNeeded { mtu: mtu.max(MTU_FLOOR) },
         kind => kind,
     };
-    Ok(Received::Error(NetworkError { kind, ..error }))
+    let text = body.get(quoted.text_at..).unwrap_or_default();
+    Ok(Received::Error(NetworkError { kind, ..error }, text))
 }
 
 /// Returns the fate of a packet that a message reports.

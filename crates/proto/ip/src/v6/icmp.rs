@@ -9,6 +9,7 @@ use super::input::Packet;
 use super::network::Network;
 use crate::counters::Reason;
 use crate::icmp::{self as both, ErrorKind, HEADER_LEN, NetworkError, Reply};
+use crate::input::Received;
 use crate::link::Link;
 
 /// Returns the answer to an echo request with the data `body`, in packets of at most `mtu` octets (RFC 4443
@@ -34,12 +35,12 @@ pub(super) fn echo_reply<'a>(
 }
 
 /// Judges an error: whether it is about a packet of ours, which `body` quotes.
-pub(super) fn receive_error(
+pub(super) fn receive_error<'a>(
     packet: &Packet<'_, '_>,
     message: Message,
-    body: &[u8],
+    body: &'a [u8],
     network: &Network,
-) -> Result<NetworkError, Reason> {
+) -> Result<Received<'a>, Reason> {
     let kind = match message {
         // RFC 8201 §4, RFC 8021: a size below what every link carries is not believed, and leads to no atomic
         // fragments.
@@ -68,7 +69,8 @@ pub(super) fn receive_error(
         reporter: packet.header.src,
     };
     let is_ours = network.is_ours(packet.arrival.link, quoted.source.addr);
-    error.believe(is_ours, usize::from(quoted.header.payload_len) + ipv6::HEADER_LEN)
+    let error = error.believe(is_ours, usize::from(quoted.header.payload_len) + ipv6::HEADER_LEN)?;
+    Ok(Received::Error(error, body.get(quoted.text_at..).unwrap_or_default()))
 }
 
 /// Returns the error `message` about `frame`; `None` where an error is forbidden (RFC 4443 §2.4 (e)).

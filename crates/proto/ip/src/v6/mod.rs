@@ -208,7 +208,7 @@ impl V6 {
                 ttl: header.hop_limit,
                 message: text,
             }),
-            _ => icmp::receive_error(packet, message, body, &self.network).map(Received::Error),
+            _ => icmp::receive_error(packet, message, body, &self.network),
         }
     }
 

@@ -644,7 +644,7 @@ fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
         packet(Protocol::ICMPV6, &text).with(|build| build.header.src = router()).frame()
     };
     let kind_of = |ip: &mut Ip, message| match receive(ip, at(3), &error(message)) {
-        Received::Error(NetworkError { kind, tuple, .. }) => {
+        Received::Error(NetworkError { kind, tuple, .. }, _) => {
             assert_eq!((tuple.local, tuple.remote), (Endpoint::at(us(), 80), Endpoint::at(peer(), 40000)));
             kind
         }

@@ -74,6 +74,9 @@ impl Connection {
         self.learn(now, segment, delivery);
         self.judge_handshake();
         self.recovery.retries = 0;
+        if let Some(rare) = &mut self.rare {
+            rare.losses.end_series(now);
+        }
         self.progress_at = now;
         self.snd.network_error = None;
         self.undo_if_spurious(segment);

@@ -61,6 +61,10 @@ impl Connection {
         let again =
             self.rcv.reassembly.as_ref().and_then(|reassembly| reassembly.ranges.first_within(left, right));
         self.rcv.take(left, right);
+        if left > nxt {
+            let losses = &mut self.rare.get_or_insert_default().losses;
+            losses.out_of_order = losses.out_of_order.saturating_add(1);
+        }
         if seq < nxt {
             self.rcv.report_duplicate(seq.max(0), nxt);
         } else if let Some((from, to)) = again {

@@ -3,7 +3,7 @@
 
 use atoll_base::Instant;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, text_offset};
 use crate::outcome::Transmit;
 use crate::pending::Pending;
 use crate::recovery::{Frto, Phase};
@@ -49,6 +49,8 @@ impl Connection {
         let end = from + len;
         let fin = self.snd.fin && end == self.snd.tail && hole_end > self.snd.tail;
         self.note_probe_resent(now, from, end);
+        let losses = &mut self.rare.get_or_insert_default().losses;
+        losses.resent = losses.resent.saturating_add(text_offset(len));
         self.recovery.note_retransmitted(now, &self.snd, self.sent_at, from, end + i64::from(fin));
         if self.pending.take(Pending::RETRANSMIT) || !self.is_time_out_armed() {
             self.arm_rto(now);

@@ -49,6 +49,7 @@ impl Connection {
         }
         let mut events = Events::empty();
         let first = self.recovery.retries == 0;
+        self.rare.get_or_insert_default().losses.note_timeout(now, first);
         self.recovery.retries = self.recovery.retries.saturating_add(1);
         self.recovery.rtt.back_off();
         if self.state().is_synchronized() {

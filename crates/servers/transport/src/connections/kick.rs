@@ -3,7 +3,7 @@
 use atoll_base::Instant;
 use atoll_ipc::Memory;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{APP_FAST_OPEN, APP_SHUT_RECEIVE, APP_SHUT_SEND};
+use atoll_ipc::slot::{APP_FAST_OPEN, APP_OPTIONS_FOLLOW, APP_SHUT_RECEIVE, APP_SHUT_SEND};
 
 use super::Connections;
 use crate::applications::Applications;
@@ -61,6 +61,7 @@ impl Connections {
                 entry.flags.insert(Flags::WANTS_ROOM);
             }
         }
+        entry.flags.remove(if flags & APP_OPTIONS_FOLLOW == 0 { Flags::HELD } else { Flags::empty() });
         if flags & APP_FAST_OPEN == 0 {
             connection.send_waiting_syn();
         }

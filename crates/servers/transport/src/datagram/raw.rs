@@ -88,7 +88,7 @@ impl<M: Memory> Transport<M> {
             }
             let Some(meaning) = cause_of(error, Protocol::Raw, discovery) else { continue };
             if wants_errors {
-                self.report_fault(index, fault_of(error), tuple.remote);
+                self.report_fault(index, (fault_of(error), &[]), tuple.remote);
             } else if has_peer && meaning.is_hard {
                 self.datagrams.fail(index, meaning.cause, Ready::IN | Ready::OUT);
             }

@@ -96,13 +96,14 @@ impl<M: Memory> Transport<M> {
                         && let Some(own) = source(&self.ip, details.own, socket.local(), peer.addr, false)
                     {
                         // Others do not hear of it: the error is a soft one.
-                        unanswered = Some((fault::unanswered(own, head_of(socket, peer, &text)), peer));
+                        let fault = fault::unanswered(own, head_of(socket, peer, &text));
+                        unanswered = Some((fault, quoted_of(socket.protocol(), &text), peer));
                     }
                 }
             }
             socket.pop(&record);
-            if let Some((fault, peer)) = unanswered {
-                self.report_fault(index, fault, peer);
+            if let Some((fault, quoted, peer)) = unanswered {
+                self.report_fault(index, (fault, &quoted), peer);
             }
             if let Some(session) = self.applications.get_mut(place) {
                 session.share.take(flush, record.len as usize);
@@ -199,6 +200,21 @@ fn head_of<M: Memory>(socket: &Datagram, peer: Endpoint, text: &TextRef<'_, M>) 
     let ([a, b], [c, d]) = (local.port.to_be_bytes(), peer.port.to_be_bytes());
     [a, b, c, d, 0, 0, 0, 0]
 }
+
+/// Returns what an error of this host quotes of a datagram that was not sent, behind the octets of
+/// [`head_of`].
+fn quoted_of<M: Memory>(protocol: Protocol, text: &TextRef<'_, M>) -> Vec<u8> {
+    let mut octets = alloc::vec![0; text.len()];
+    text.copy_to(&mut octets);
+    let header = if protocol == Protocol::Udp { 0 } else { octets.len().min(ECHO_HEADER as usize) };
+    octets.drain(..header);
+    octets.truncate(QUOTED_OWN);
+    octets
+}
+
+/// The octets of a datagram that an error of this host quotes: those of a message of 576 octets, behind the
+/// headers of IP, ICMP, IP and UDP (RFC 1812 §4.3.2.3).
+const QUOTED_OWN: usize = 520;
 
 /// Returns the message of ICMP that leaves for what an application has written: `Some(None)` if it may not
 /// leave, `None` if the socket is one of UDP.

@@ -5,7 +5,8 @@ use atoll_ip::{Cast, Ip, TTL};
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::datagram::{
-    self, DATAGRAM_MAX, ErrorWishes, FAULT_BYTES, Fault, Flags as RecordFlags, RECORD_LEN, RECORD_MAX, Record,
+    self, DATAGRAM_MAX, ErrorWishes, Fault, Flags as RecordFlags, QUOTED_TEXT_MAX, RECORD_LEN, RECORD_MAX,
+    Record,
 };
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::Grant;
@@ -411,16 +412,21 @@ impl Datagram {
         is_stored.is_some()
     }
 
-    /// Stores a network error about what was sent to `peer`. Returns `false` if there is no room for it.
+    /// Stores a network error about what was sent to `peer`, with what it quotes of it, if its library
+    /// reads that. Returns `false` if there is no room for it.
     pub(super) fn put_fault<M: Memory>(
         &mut self,
         session: &Session<M>,
-        fault: &Fault,
+        (fault, text): (&Fault, &[u8]),
         peer: Endpoint,
     ) -> bool {
         let Some(slot) = session.slot(self.place.slot) else { return false };
-        let record = Record { len: FAULT_BYTES as u32, peer, flags: RecordFlags::ERROR };
-        let (head, payload) = ((&record, &Details::default()), fault.encode());
+        let wants_text = self.options.errors.contains(ErrorWishes::TEXT);
+        let text = if wants_text { &text[..text.len().min(QUOTED_TEXT_MAX)] } else { &[] };
+        let payload = [&fault.encode()[..], text].concat();
+        // Cannot truncate: both are short.
+        let record = Record { len: payload.len() as u32, peer, flags: RecordFlags::ERROR };
+        let head = (&record, &Details::default());
         let is_stored = self.inbox.put(session, &slot, self.place.generation, head, &payload).is_some();
         if is_stored {
             // The application sees by the record that it is an error.

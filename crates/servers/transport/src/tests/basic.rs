@@ -6,8 +6,8 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint};
 use atoll_ip::ChecksumOffload;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, SlotState};
-use atoll_ipc::{Cause, Ready, SocketOption};
+use atoll_ipc::slot::{APP_OPTIONS_FOLLOW, REPLICA_CLOSED, REPLICA_FIN, SlotState};
+use atoll_ipc::{Cause, Command, Ready, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr, meet};
 
@@ -57,6 +57,31 @@ fn a_request_is_answered_and_both_sides_close() {
     assert_eq!(net.stack(0).stat(Stat::TimeWaits), 0);
     let quiet = net.stack(0).transport.ip_mut().next_timeout();
     assert_eq!(net.stack(0).transport.next_timeout(), quiet);
+}
+
+#[test]
+fn a_syn_waits_for_options_that_follow_the_command_to_connect() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(&mut net, 77, Endpoint::new(0, 80), 16);
+    let c = client.raw().open_slot();
+    let Socket { slot, generation } = c;
+    client.slot(c).set_app_flags(APP_OPTIONS_FOLLOW);
+    let (lease, local) = (0, Endpoint::new(0, 0));
+    client.raw().push(Command::Connect { slot, generation, lease, local, remote: HTTP });
+    net.settle();
+    assert!(server.accept().is_none());
+    let (option, value) = (SocketOption::MaxSegment, 600);
+    client.raw().push(Command::SetOption { slot, generation, option, value });
+    net.settle();
+    assert!(server.accept().is_none());
+    client.slot(c).set_app_flags(0);
+    client.raw().kick(c);
+    net.settle();
+    let s = server.accept().expect("offered");
+    // The timestamps of each segment take twelve octets.
+    assert_eq!(server.info(&mut net, s).snd_mss, 588);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Bench {
             reporter: self.peer.addr,
         };
         let now = self.net.now;
-        self.net.stack(1).transport.handle_network_error(now, &error);
+        self.net.stack(1).transport.handle_network_error(now, &error, &[]);
         self.net.settle();
     }
 

@@ -262,7 +262,7 @@ impl Stack {
         let mut frames = core::mem::replace(&mut self.out.outside, before);
         if let Some(front) = &mut self.front {
             let (sent, errors) = front.round(now, self.transport.ip_mut(), frames);
-            errors.iter().for_each(|error| self.transport.handle_network_error(now, error));
+            errors.iter().for_each(|error| self.transport.handle_network_error(now, error, &[]));
             frames = sent;
         }
         self.out.outside.append(&mut frames);

@@ -74,10 +74,12 @@ fn multicast() -> Multicast {
     }
 }
 
+const OWNER: Owner = Owner { id: -77, is_thread: true };
+
 /// Returns `sockets` as they are written down, each with two descriptors.
 fn state(sockets: &[Socket]) -> ExecState {
     let inherited = |(n, socket): (i32, &Socket)| Inherited {
-        socket: SocketState::of(socket, n % 2 == 0, |place| place),
+        socket: SocketState::of(socket, (n % 2 == 0, OWNER), |place| place),
         descriptors: vec![10 + 2 * n, 11 + 2 * n],
     };
     let sockets = (0..).zip(sockets).map(inherited).collect();
@@ -92,7 +94,7 @@ fn sample() -> ExecState {
 }
 
 fn passed() -> PassedSocket {
-    let socket = SocketState::of(&sockets()[2], true, |place| Place { session: 0, ..place });
+    let socket = SocketState::of(&sockets()[2], (true, OWNER), |place| Place { session: 0, ..place });
     PassedSocket { session: 8, key: 9, socket }
 }
 
@@ -100,7 +102,7 @@ fn passed() -> PassedSocket {
 fn survives(written: &SocketState, read: &SocketState) -> bool {
     let object: Object<Simulated> = read.clone().into_object(2);
     let Body::Socket(socket) = &object.body else { return false };
-    let again = SocketState::of(socket, object.nonblocking, |place| place);
+    let again = SocketState::of(socket, (object.nonblocking, object.owner), |place| place);
     object.descriptors == 2 && written == read && again == *written
 }
 
@@ -132,7 +134,7 @@ fn a_connection_acts_on_its_options_again() {
     let mut socket = sockets().remove(2);
     socket.options.set(crate::options::Name::ReceiveLow, 400);
     socket.options.set(crate::options::Name::OobInline, 1);
-    let state = SocketState::of(&socket, true, |place| place);
+    let state = SocketState::of(&socket, (true, OWNER), |place| place);
     let object: Object<Simulated> = state.into_object(1);
     let Body::Socket(Socket { kind: Kind::Stream(_, local), .. }) = object.body else { panic!("a stream") };
     assert_eq!((local.receive_low, local.urgent_inline, local.error_taken), (400, true, true));
@@ -143,13 +145,13 @@ fn a_new_socket_stays_new() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let mut socket = Socket::new(protocol, true);
         socket.options.set(crate::options::Name::KeepAlive, 1);
-        let written = SocketState::of(&socket, true, |place| place);
+        let written = SocketState::of(&socket, (true, OWNER), |place| place);
         assert_eq!((&written.kind, written.places()), (&KindState::Fresh, &[][..]));
         let passed = PassedSocket { session: 8, key: 9, socket: written.clone() };
         let read = PassedSocket::decode(&passed.encode().expect("short")).expect("sound");
         let object: Object<Simulated> = read.socket.into_object(1);
         let Body::Socket(socket) = &object.body else { panic!("a socket") };
-        assert_eq!(SocketState::of(socket, object.nonblocking, |place| place), written);
+        assert_eq!(SocketState::of(socket, (object.nonblocking, object.owner), |place| place), written);
     }
 }
 
@@ -324,5 +326,5 @@ fn the_form_of_this_version_is_this() {
     let digest = octets.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, octet| {
         (digest ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
     });
-    assert_eq!((VERSION, TABLE.len(), octets.len(), digest), (9, 61, 654, 0xe6d6_0026_9c5b_86c1));
+    assert_eq!((VERSION, TABLE.len(), octets.len(), digest), (10, 61, 666, 0x874c_3721_8f4a_3478));
 }

@@ -30,7 +30,7 @@ pub(super) fn read(client: &mut Client<Simulated>, object: u32) -> Result<Vec<u8
 }
 
 fn write(client: &mut Client<Simulated>, object: u32) -> Result<(), Failure> {
-    client.send_octets(object, || std::iter::once(&b"x"[..]), 1, Sending::default(), &mut 0)
+    client.send_octets(object, || std::iter::once(&b"x"[..]), 1, Sending::default(), &mut 0).map(|_| ())
 }
 
 /// Carries out what binds a socket again, at a stack that grants everything. Returns the commands.

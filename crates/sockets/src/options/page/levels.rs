@@ -156,7 +156,11 @@ pub(super) const LEVELS: &[Level] = &[
             (8, "TCP_LINGER2", ""),
             (9, "TCP_DEFER_ACCEPT", ""),
             (10, "TCP_WINDOW_CLAMP", "differs: one that was not set is shown as a fixed number"),
-            (11, "TCP_INFO", "differs: as from 6.7 on, without what later kernels add"),
+            (
+                11,
+                "TCP_INFO",
+                "acts: as from 6.18 on; what is counted nowhere is 0, as are the fields of Accurate ECN",
+            ),
             (12, "TCP_QUICKACK", "differs: it shows what was set, and not whether ACKs are delayed now"),
             (13, "TCP_CONGESTION", "differs: the default is cubic, and there it is the machine's"),
             (14, "TCP_MD5SIG", "refused: not built"),
