@@ -32,9 +32,9 @@ pub fn look(objects: &[u32]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until the replicas have offered what waits for listeners at which this process accepts only since this
-/// call. On a machine with much to do that takes them longer than [`crate::wait::OFFERED_AGAIN`], and the
-/// program must not be told that nothing waits.
+/// Waits until the replicas have offered what waits for listeners at which this process accepts only since
+/// this call. On a machine with much to do that takes them longer than [`crate::wait::OFFERED_AGAIN`], and
+/// the program must not be told that nothing waits.
 pub fn hear_offers() {
     let deadline = STATE.with(|state| state.now() + OFFERS_TIMEOUT);
     loop {

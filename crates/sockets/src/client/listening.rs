@@ -49,7 +49,8 @@ impl<P: Platform> Client<P> {
     }
 
     /// Asks the replicas whether connections wait for listeners at which this process accepts only since a
-    /// moment ago. They answer when they have offered it what they can. Returns a listener that awaits answers.
+    /// moment ago. They answer when they have offered it what they can. Returns a listener that awaits
+    /// answers.
     pub fn ask_for_offers(&mut self) -> Option<u32> {
         let replicas = self.replicas() as u8;
         let mut awaits = None;

@@ -20,7 +20,8 @@ fn heard(stack: Stack, configuration: &str, question: &str, times: &str) -> Stri
     net.serve("/usr/bin/python3", &[&script, "ask", question, times]).success(120)
 }
 
-/// Asks again, and more slowly, for the answers that differ: on a busy machine some are late, each time others.
+/// Asks again, and more slowly, for the answers that differ: on a busy machine some are late, each time
+/// others.
 fn compare(question: &str) {
     let mut differing: Option<Vec<usize>> = None;
     let mut shown = Vec::new();
