@@ -5,7 +5,6 @@ use atoll_base::Duration;
 use atoll_sockets::{Errno, Failure};
 
 use crate::lock::STATE;
-use crate::state::State;
 use crate::wait::block;
 
 /// The time that an answer may take. One that never comes counts as "none".
@@ -19,12 +18,7 @@ const OFFERS_TIMEOUT: Duration = Duration::from_secs(1);
 pub fn look(objects: &[u32]) -> Result<(), Errno> {
     let listeners = STATE.with(|state| state.client.ask_whether_waiting(objects));
     for object in listeners {
-        let answered = block(Some(object), Some(ANSWER_TIMEOUT), |state| {
-            let is_answered =
-                |state: &mut State| state.client.listener_mut(object).is_none_or(|l| l.asking.is_answered());
-            if is_answered(state) { Ok(()) } else { Err(Failure::WouldBlock) }
-        });
-        match answered {
+        match await_answers(object, ANSWER_TIMEOUT) {
             Err(Errno::EAGAIN) => give_up_unanswered(object),
             answered => answered?,
         }
@@ -40,15 +34,19 @@ pub fn hear_offers() {
     loop {
         let (object, left) = STATE.with(|state| (state.client.ask_for_offers(), deadline.since(state.now())));
         let Some(object) = object else { return };
-        let heard = block(Some(object), Some(left), |state| {
-            let listener = state.client.listener_mut(object);
-            let awaits = listener.is_some_and(|listener| !listener.asking.is_answered());
-            if awaits { Err(Failure::WouldBlock) } else { Ok(()) }
-        });
-        if heard.is_err() {
+        if await_answers(object, left).is_err() {
             return give_up_unanswered(object);
         }
     }
+}
+
+/// Waits until every replica that was asked about a listener has answered. Fails with EAGAIN when `timeout`
+/// has passed, and with EINTR.
+fn await_answers(object: u32, timeout: Duration) -> Result<(), Errno> {
+    block(Some(object), Some(timeout), |state| {
+        let is_answered = state.client.listener_mut(object).is_none_or(|l| l.asking.is_answered());
+        if is_answered { Ok(()) } else { Err(Failure::WouldBlock) }
+    })
 }
 
 /// Lets a listener be asked about again, because no call waits for its answer any longer.

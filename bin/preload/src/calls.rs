@@ -301,10 +301,7 @@ fn accept_any(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
             asking::hear_offers();
             STATE.with(|state| {
                 state.client.drain();
-                step(state, None).map_err(|failure| match failure {
-                    Failure::WouldBlock => Errno::EAGAIN,
-                    Failure::Error(errno) => errno,
-                })
+                step(state, None).map_err(Failure::errno)
             })
         }
         result => result,

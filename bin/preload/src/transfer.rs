@@ -167,10 +167,7 @@ pub fn receive_fault(object: u32, parts: &Parts<'_>) -> Result<Received, Errno> 
         if matches!(result, Err(Failure::WouldBlock)) && state.client.drain() {
             result = state.client.receive_fault(object, parts.targets());
         }
-        result.map_err(|failure| match failure {
-            Failure::Error(errno) => errno,
-            Failure::WouldBlock => Errno::EAGAIN,
-        })
+        result.map_err(Failure::errno)
     })
 }
 

@@ -64,6 +64,25 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ss
     }
 }
 
+/// Receives octets into the parts of a call. If these have no room, nothing is looked at (vfs_readv).
+// A part of its caller, as `transfer::receive` is.
+#[inline(always)]
+pub(super) fn receive_parts(object: u32, parts: &Parts<'_>, flags: c_int) -> Result<usize, Errno> {
+    match parts.len() {
+        0 => Ok(0),
+        _ => crate::octets::receive(object, parts, flags).map(|received| received.len),
+    }
+}
+
+/// Sends the parts of a call. If these hold nothing, nothing is looked at (vfs_writev).
+#[inline(always)]
+pub(super) fn send_parts(object: u32, parts: &Parts<'_>, flags: c_int) -> Result<usize, Errno> {
+    match parts.len() {
+        0 => Ok(0),
+        _ => crate::octets::send(object, parts, flags, Addressed::default()),
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(object) = object_at(fd) else {
@@ -72,10 +91,7 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     };
     // SAFETY: the program's memory.
     let parts = unsafe { parts_of(iov, count as usize, Errno::EINVAL) };
-    length(parts.and_then(|parts| match parts.len() {
-        0 => Ok(0),
-        _ => crate::octets::receive(object, &parts, 0).map(|received| received.len),
-    }))
+    length(parts.and_then(|parts| receive_parts(object, &parts, 0)))
 }
 
 #[unsafe(no_mangle)]
@@ -90,11 +106,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
     };
     // SAFETY: the program's memory.
     let parts = unsafe { parts_of(iov, count as usize, Errno::EINVAL) };
-    length(parts.and_then(|parts| match parts.len() {
-        // vfs_writev: nothing is looked at.
-        0 => Ok(0),
-        _ => crate::octets::send(object, &parts, 0, Addressed::default()),
-    }))
+    length(parts.and_then(|parts| send_parts(object, &parts, 0)))
 }
 
 #[unsafe(no_mangle)]

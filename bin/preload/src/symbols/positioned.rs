@@ -4,9 +4,9 @@
 use std::ffi::c_int;
 
 use atoll_sockets::Errno;
-use atoll_sockets::ancillary::Addressed;
 use libc::{iovec, off_t, ssize_t};
 
+use super::octets::{receive_parts, send_parts};
 use super::{length, parts_of};
 use crate::real;
 use crate::table::object_at;
@@ -32,10 +32,7 @@ pub unsafe extern "C" fn preadv2(
     };
     // SAFETY: the program's memory.
     let parts = unsafe { checked(iov, count, at, flags) };
-    length(parts.and_then(|(parts, flags)| match parts.len() {
-        0 => Ok(0),
-        _ => Ok(crate::octets::receive(object, &parts, flags)?.len),
-    }))
+    length(parts.and_then(|(parts, flags)| receive_parts(object, &parts, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -64,10 +61,7 @@ pub unsafe extern "C" fn pwritev2(
     };
     // SAFETY: the program's memory.
     let parts = unsafe { checked(iov, count, at, flags) };
-    length(parts.and_then(|(parts, flags)| match parts.len() {
-        0 => Ok(0),
-        _ => crate::octets::send(object, &parts, flags, Addressed::default()),
-    }))
+    length(parts.and_then(|(parts, flags)| send_parts(object, &parts, flags)))
 }
 
 #[unsafe(no_mangle)]

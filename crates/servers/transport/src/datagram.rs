@@ -340,8 +340,8 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Gives a socket that has asked for them a network error about what it has sent to `peer`, with what is
-    /// known of the lost packet behind the first octets of its transport header; the work is
-    /// charged to its session.
+    /// known of the lost packet behind the first octets of its transport header. The work is charged to the
+    /// session of the socket.
     pub(super) fn report_fault(&mut self, index: u32, (mut fault, text): (Fault, &[u8]), peer: Endpoint) {
         if self.wants_times(index) {
             fault.came = self.calendar.read().map_or(0, TimeOfDay::as_nanos);

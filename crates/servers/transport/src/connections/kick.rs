@@ -61,7 +61,9 @@ impl Connections {
                 entry.flags.insert(Flags::WANTS_ROOM);
             }
         }
-        entry.flags.remove(if flags & APP_OPTIONS_FOLLOW == 0 { Flags::HELD } else { Flags::empty() });
+        if flags & APP_OPTIONS_FOLLOW == 0 {
+            entry.flags.remove(Flags::HELD);
+        }
         if flags & APP_FAST_OPEN == 0 {
             connection.send_waiting_syn();
         }
