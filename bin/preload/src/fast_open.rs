@@ -57,6 +57,11 @@ pub fn open(object: u32, peer: Endpoint) -> Result<bool, Errno> {
         let Some((stream, ..)) = state.client.stream(object) else { return Err(Errno::EBADF.into()) };
         if stream.is_answered() { Ok(stream.waits_for_text()) } else { Err(Failure::WouldBlock) }
     });
-    // If this was interrupted, or there is no replica, the wait for the connection reports it.
-    Ok(answered.unwrap_or(false))
+    if let Ok(waits) = answered {
+        return Ok(waits);
+    }
+    // A signal came, or the replica has no processor: nobody will say whether the SYN waits, so it leaves. The
+    // wait for the connection reports what else there is.
+    let _ = STATE.until_turn(|state| state.client.send_syn(object));
+    Ok(false)
 }

@@ -73,10 +73,11 @@ pub struct ErrorMark {
 }
 
 /// State of a slot as its replica publishes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes)]
 #[repr(u32)]
 pub enum SlotState {
     /// The slot is not in use.
+    #[default]
     Free = 0,
     /// An established connection is offered to this acceptor, and not claimed yet.
     Offered = 1,
@@ -86,6 +87,21 @@ pub enum SlotState {
     Open = 3,
     /// The application has closed the slot, and the replica still has work to do.
     Closing = 4,
+}
+
+/// What a replica says of a socket when it takes it up: see [`Slot::replica_begin`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beginning {
+    /// The state of the slot.
+    pub state: SlotState,
+    /// The octets that the application should keep in the send buffer at most.
+    pub send_limit: u32,
+    /// The socket's own address and port.
+    pub local: Endpoint,
+    /// The `REPLICA_*` flags.
+    pub flags: u32,
+    /// Why the socket could not be opened; [`Cause::None`] if it could.
+    pub error: Cause,
 }
 
 impl SlotState {
@@ -355,18 +371,25 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.load32_acquire(self.at + R_GENERATION)
     }
 
-    /// Prepares the replica's lines for a new generation.
+    /// Begins a new generation, as [`Slot::replica_begin`], with a state and a limit and nothing else.
     pub fn replica_reset(&self, generation: u32, state: SlotState, send_limit: u32) {
+        self.replica_begin(generation, &Beginning { state, send_limit, ..Beginning::default() });
+    }
+
+    /// Begins a new generation in the replica's lines. An application looks at them from the moment at which
+    /// it finds its generation there, so this comes last, and all that it may ask then is there.
+    pub fn replica_begin(&self, generation: u32, beginning: &Beginning) {
         let m = self.memory;
         m.store64(self.at + R_ACKNOWLEDGED, 0);
         m.store64(self.at + R_RECEIVE_TAIL, 0);
-        m.store32(self.at + R_FLAGS, 0);
-        m.store32(self.at + R_SEND_LIMIT, send_limit);
+        m.store32(self.at + R_FLAGS, beginning.flags & FLAG_BITS | (beginning.error as u32) << ERROR_SHIFT);
+        m.store32(self.at + R_SEND_LIMIT, beginning.send_limit);
         m.store64(self.at + R_READ_MARK, u64::MAX);
         m.store64(self.at + R_MARK, 0);
         m.store32(self.at + R_PASSED, 0);
         Extents::default().store(m, self.at + R_EXTENTS);
-        self.replace(R_STATE, !STATE_BITS, state as u32);
+        self.replace(R_STATE, !STATE_BITS, beginning.state as u32);
+        self.set_local(beginning.local);
         m.store32_release(self.at + R_GENERATION, generation);
     }
 
@@ -419,6 +442,16 @@ impl<'m, M: Memory> Slot<'m, M> {
     /// Sets why the connection ended.
     pub fn set_error(&self, cause: Cause) {
         self.replace(R_FLAGS, FLAG_BITS, (cause as u32) << ERROR_SHIFT);
+    }
+
+    /// Publishes the flags of a connection, why it ended, and its state if that is given. A program that sees
+    /// that the connection is not connecting any more sees whether it has failed, and why: the flags and the
+    /// error are one word, and come before the state.
+    pub fn set_outcome(&self, flags: u32, error: Cause, state: Option<SlotState>) {
+        self.memory.store32_release(self.at + R_FLAGS, flags & FLAG_BITS | (error as u32) << ERROR_SHIFT);
+        if let Some(state) = state {
+            self.set_state(state);
+        }
     }
 
     /// Returns the last error of a datagram socket, and its number.
@@ -532,9 +565,12 @@ impl<'m, M: Memory> Slot<'m, M> {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
     use crate::arena::ArenaConfig;
     use crate::memory::HeapMemory;
+    use crate::memory::mortal::Mortal;
 
     fn arena() -> (HeapMemory, ArenaLayout) {
         let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
@@ -555,6 +591,51 @@ mod tests {
         assert_eq!((slot.replica_generation(), slot.receive_tail(), slot.send_limit()), (5, 200, 4096));
         assert_eq!(slot.local(), Endpoint::new(1, 2));
         assert_eq!(slot.read_mark(), u64::MAX);
+    }
+
+    #[test]
+    fn who_sees_the_generation_sees_what_it_begins_with() {
+        let beginning = Beginning {
+            state: SlotState::Connecting,
+            send_limit: 7,
+            local: Endpoint::new(0x0102_0304, 5),
+            flags: REPLICA_FAST_OPEN | REPLICA_CLOSED,
+            error: Cause::ConnectionRefused,
+        };
+        let began = (1..).find(|stores| {
+            let (memory, layout) = arena();
+            let before = Slot::new(&memory, &layout, SlotId(0)).expect("in range");
+            before.replica_reset(4, SlotState::Closing, 9);
+            let left = Cell::new(*stores);
+            let mortal = Mortal { memory: memory.clone(), left: &left };
+            Slot::new(&mortal, &layout, SlotId(0)).expect("in range").replica_begin(5, &beginning);
+            if before.replica_generation() == 4 {
+                return false;
+            }
+            let (state, send_limit, local) = (before.state(), before.send_limit(), before.local());
+            let (flags, error) = (before.replica_flags(), before.error());
+            assert_eq!(Beginning { state, send_limit, local, flags, error }, beginning);
+            true
+        });
+        assert!(began.is_some_and(|stores| stores > 5));
+    }
+
+    #[test]
+    fn who_sees_a_connection_that_is_not_connecting_sees_that_it_has_failed() {
+        for stores in 0..4 {
+            let (memory, layout) = arena();
+            let seen = Slot::new(&memory, &layout, SlotId(0)).expect("in range");
+            seen.replica_reset(4, SlotState::Connecting, 9);
+            let left = Cell::new(stores);
+            let mortal = Mortal { memory: memory.clone(), left: &left };
+            let slot = Slot::new(&mortal, &layout, SlotId(0)).expect("in range");
+            slot.set_outcome(REPLICA_CLOSED, Cause::ConnectionRefused, Some(SlotState::Open));
+            let is_closed =
+                seen.replica_flags() == REPLICA_CLOSED && seen.error() == Cause::ConnectionRefused;
+            let is_connecting = seen.state() == SlotState::Connecting;
+            assert!(is_closed || is_connecting && seen.replica_flags() == 0 && seen.error() == Cause::None);
+            assert_eq!(is_connecting, stores < 2);
+        }
     }
 
     #[test]

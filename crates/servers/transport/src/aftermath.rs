@@ -194,9 +194,8 @@ pub(crate) fn give_up<M: Memory>(
     if view.replica_flags() & REPLICA_CLOSED == 0 {
         // Unread text is gone: others may get its memory.
         view.set_receive_tail(view.receive_head());
-        view.set_error(Cause::ConnectionReset);
-        view.set_state(SlotState::Open);
-        view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
+        let flags = view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET;
+        view.set_outcome(flags, Cause::ConnectionReset, Some(SlotState::Open));
     }
     if is_offer {
         session.push(stats, &Event::ClaimVerdict { slot, generation, confirmed: true }, None);

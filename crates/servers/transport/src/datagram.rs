@@ -9,7 +9,7 @@ use atoll_ipc::details::TimeOfDay;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::{ReplicaPage, Stat};
-use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
+use atoll_ipc::slot::{Beginning, REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_wire::ipv4::Protocol as WireProtocol;
 
@@ -101,8 +101,8 @@ impl<M: Memory> Transport<M> {
         // is.
         show_port((&self.page, &mut self.ip), name, true);
         if let Some(view) = session.slot(slot) {
-            view.set_local(local);
-            view.replica_reset(generation, SlotState::Open, capacity);
+            let (state, send_limit) = (SlotState::Open, capacity);
+            view.replica_begin(generation, &Beginning { state, send_limit, local, ..Beginning::default() });
         }
         self.kick_datagram(now, index);
         self.datagrams.touch(index);
@@ -118,9 +118,8 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let Some(view) = session.slot(slot) else { return };
-        view.replica_reset(generation, SlotState::Closing, 0);
-        view.set_error(cause);
-        view.set_replica_flags(REPLICA_CLOSED);
+        let (state, flags) = (SlotState::Closing, REPLICA_CLOSED);
+        view.replica_begin(generation, &Beginning { state, flags, error: cause, ..Beginning::default() });
         let (bell, ready) = (view.bell(), Ready::ERR | Ready::HUP | Ready::IN | Ready::OUT);
         session.push(&mut self.stats, &Event::Ready { slot, generation, ready }, Some(bell));
     }

@@ -274,8 +274,8 @@ impl<M: Memory> Transport<M> {
             Occupant::Datagram(index) => {
                 self.remove_datagram(now, index);
                 if let Some(view) = self.applications.get(session).and_then(|session| session.slot(slot)) {
-                    view.set_error(Cause::Lost);
-                    view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
+                    let flags = view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET;
+                    view.set_outcome(flags, Cause::Lost, None);
                 }
                 let ready = Ready::IN | Ready::OUT | Ready::ERR | Ready::HUP;
                 self.applications.reply(&mut self.stats, session, &Event::Ready { slot, generation, ready });

@@ -6,7 +6,7 @@ use atoll_base::Instant;
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::SlotState;
+use atoll_ipc::slot::Beginning;
 use atoll_ipc::{Event, Memory};
 
 use crate::entry::{Flags, Service, Stage, Stamp};
@@ -109,8 +109,8 @@ impl<M: Memory> Transport<M> {
             let view = session.slot(slot)?;
             // A program that examines all slots may see the offer only when it is written to the ledger: it
             // is published with the event.
-            view.replica_reset(generation, SlotState::Free, entry.send_limit);
-            view.set_local(local);
+            let send_limit = entry.send_limit;
+            view.replica_begin(generation, &Beginning { send_limit, local, ..Beginning::default() });
             Some(place)
         });
         let Some(place) = offered else {

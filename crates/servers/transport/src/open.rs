@@ -5,7 +5,8 @@ use atoll_ip::{Cast, Route};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{
-    APP_AWAITS_ANSWER, APP_FAST_OPEN, APP_OPTIONS_FOLLOW, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState,
+    APP_AWAITS_ANSWER, APP_FAST_OPEN, APP_OPTIONS_FOLLOW, Beginning, REPLICA_CLOSED, REPLICA_FAST_OPEN,
+    SlotState,
 };
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
@@ -93,9 +94,15 @@ impl<M: Memory> Transport<M> {
             return Carried::Out;
         }
         if let Some(view) = session.slot(slot) {
-            // As on Linux, no more than the SYN holds is taken before there is a connection.
-            view.replica_reset(generation, SlotState::Connecting, wanted.map_or(limit, u32::from));
-            view.set_local(tuple.local);
+            let beginning = Beginning {
+                state: SlotState::Connecting,
+                // As on Linux, no more than the SYN holds is taken before there is a connection.
+                send_limit: wanted.map_or(limit, u32::from),
+                local: tuple.local,
+                flags: if wanted.is_some() { REPLICA_FAST_OPEN } else { 0 },
+                ..Beginning::default()
+            };
+            view.replica_begin(generation, &beginning);
         }
         self.answer_who_awaits(place);
         if let Some(entry) = self.connections.get_mut(index)
@@ -143,11 +150,11 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let Some(view) = session.slot(slot) else { return };
-        view.replica_reset(generation, SlotState::Open, 0);
-        // What is there is of the connection before.
-        view.set_local(local);
-        view.set_error(cause);
-        view.set_replica_flags(REPLICA_CLOSED);
+        let (state, flags) = (SlotState::Open, REPLICA_CLOSED);
+        view.replica_begin(
+            generation,
+            &Beginning { state, local, flags, error: cause, ..Beginning::default() },
+        );
         let bell = view.bell();
         let ready = Ready::ERR | Ready::HUP | Ready::IN | Ready::OUT;
         session.push(&mut self.stats, &Event::Ready { slot, generation, ready }, Some(bell));

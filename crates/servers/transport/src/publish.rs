@@ -194,12 +194,9 @@ impl Entry {
             slot.set_send_limit(self.send_limit_now());
         }
         if self.flags.take(Flags::STATE) {
-            slot.set_error(self.cause);
-            if lease.is_none() {
-                let connecting = is_connecting(&self.connection);
-                slot.set_state(if connecting { SlotState::Connecting } else { SlotState::Open });
-            }
-            slot.set_replica_flags(self.view.flags());
+            let connecting = is_connecting(&self.connection);
+            let state = if connecting { SlotState::Connecting } else { SlotState::Open };
+            slot.set_outcome(self.view.flags(), self.cause, lease.is_none().then_some(state));
         }
         let again = self.publish_mark(now, &session.arena, &slot);
         let bell = slot.bell();

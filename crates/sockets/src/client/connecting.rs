@@ -177,6 +177,17 @@ impl<P: Platform> Client<P> {
         Ok(true)
     }
 
+    /// Lets a SYN leave without text that may wait for some: the replica has not said whether it does.
+    /// [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
+    pub fn send_syn(&mut self, object: u32) -> Result<(), Failure> {
+        let turn = self.turn(object)?;
+        let Some((stream, _, place)) = self.stream(object) else { return Ok(()) };
+        stream.send_waiting_syn();
+        drop(turn);
+        self.kick(place);
+        Ok(())
+    }
+
     /// Notes that the SYN of a socket leaves that has waited for text: connect(2) has said that there is a
     /// connection, and says once more how it goes (`__inet_stream_connect`, SS_CONNECTING).
     pub fn note_under_way(&mut self, object: u32) {

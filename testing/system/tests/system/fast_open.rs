@@ -1,7 +1,11 @@
 //! Does text travel on the SYN between a program on the stack and one on the kernel, both ways? RFC 7413.
 
+use std::time::Duration;
+
 use atoll_system_tests::{Net, Proc, Stack, until};
 
+use crate::full_ring::Stopped;
+use crate::recovery::signal;
 use crate::servers::{fetch, nginx_that_listens};
 
 on_both_stacks![
@@ -106,6 +110,45 @@ False connect: None send: 4 error: ECONNREFUSED
 ";
     assert_eq!(said, expected.repeat(3));
 }
+
+/// A signal comes while connect(2) waits for a replica to say whether the SYN waits for text.
+#[test]
+fn a_signal_while_replicas_have_no_processor_harms_no_connect() {
+    let net = Net::fast_open(Stack::Atoll);
+    let server = net.scratch.file("server.py", SERVER_OF_NOTHING);
+    let mut server = net.client("/usr/bin/python3", &[&server]);
+    server.says("listening", 10);
+    let client = net.scratch.file("client.py", CLIENT_WITH_SIGNALS);
+    let mut client = net.serve("/usr/bin/python3", &[&client]);
+    client.says("has cookies", 20);
+    for number in 0..3 {
+        let stopped = Stopped::new(net.replicas());
+        signal("USR1", client.pid().into());
+        std::thread::sleep(Duration::from_millis(300));
+        drop(stopped);
+        client.says(&format!("text {number}"), 10);
+    }
+}
+
+const CLIENT_WITH_SIGNALS: &str = "
+import signal, socket
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+signal.signal(signal.SIGALRM, lambda *_: None)
+def talk(interrupted):
+    sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN_CONNECT, 1)
+    signal.setitimer(signal.ITIMER_REAL, 0.1 if interrupted else 0)
+    sock.connect(('198.18.0.1', 8000))
+    sock.send(b'text')
+    return sock.recv(10).decode()
+# Each replica asks for a cookie of its own.
+for _ in range(24):
+    talk(False)
+print('has cookies', flush=True)
+for number in range(3):
+    signal.sigwait({signal.SIGUSR1})
+    print(talk(True), number, flush=True)
+";
 
 const CLIENT_BY_CONNECT: &str = "
 import errno, faulthandler, select, socket
