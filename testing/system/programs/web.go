@@ -187,6 +187,8 @@ func everything() {
 	connection.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, err := connection.Read(make([]byte, 1))
 	fmt.Println("deadline:", err.(net.Error).Timeout())
+	// Who collects garbage closes listeners that nothing names any more, and so resets the connection.
+	runtime.KeepAlive(blocked)
 	_, err = net.DialTimeout("tcp", "127.0.0.1:1", time.Second)
 	fmt.Println("refused:", strings.HasSuffix(err.Error(), "connection refused"))
 

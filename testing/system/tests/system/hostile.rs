@@ -143,6 +143,7 @@ fn a_killed_application_is_cleaned_up(stack: Stack) {
     let arguments = [&*program("victim.py"), "victim", "198.18.0.1", "9000", "9001"];
     let mut victim = net.serve("/usr/bin/python3", &arguments);
     victim.says("connected", 10);
+    victim.says("listening", 10);
     let mut client = net.client("/usr/bin/python3", &[&program("victim.py"), "client", Net::SERVER, "9001"]);
     client.says("connected", 10);
     victim.says("accepted", 10);
