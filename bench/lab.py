@@ -106,7 +106,12 @@ class Lab:
             "ipv4/tcp_max_syn_backlog": "65535",
             "ipv4/ip_local_port_range": "1024 65535",
             "ipv4/tcp_congestion_control": congestion,
+            # A client that closes first must not run out of ports: its connections in TIME-WAIT give way. Otherwise those ports are left in
+            # the end that lead to the server's busiest processor, which closes first.
+            "ipv4/tcp_tw_reuse": "1",
+            "ipv4/tcp_tw_reuse_delay": "1",
         }
+        settings = {key: value for key, value in settings.items() if os.path.exists(f"/proc/sys/net/{key}")}
         script = "&&".join(f"echo {value} >/proc/sys/net/{key}" for key, value in settings.items())
         sh("nsenter", f"--net=/run/netns/{name}", "sh", "-c", script)
         return name
