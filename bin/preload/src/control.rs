@@ -81,7 +81,7 @@ impl std::fmt::Display for Reason {
         match self {
             Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => {
                 let uid = atoll_sys::process::effective_user();
-                write!(f, "user {uid} may not use it (atoll up --allow-user {uid})")
+                write!(f, "user {uid} may not use it (start it with --allow-user {uid})")
             }
             Reason::Refused(refusal) => write!(f, "{refusal}"),
             Reason::Unreachable(libc::ENOENT | libc::ECONNREFUSED) => {

@@ -239,7 +239,7 @@ fn a_user_that_is_not_allowed_hears_why() {
         let mut refused = serve_as(&net, &[], AS_NOBODY, 8001);
         assert!(!refused.end(30).success(), "{}", refused.report());
         let said = refused.errors();
-        assert!(said.contains("user 65534 may not use it (atoll up --allow-user 65534)"), "{said}");
+        assert!(said.contains("user 65534 may not use it (start it with --allow-user 65534)"), "{said}");
         assert!(said.contains("PermissionError") && said.matches("libatoll").count() == 1, "{said}");
     }
 }
