@@ -128,6 +128,11 @@ impl Control {
         Control(fd)
     }
 
+    /// Forgets a connection that another process has: see [`Internal::disown`].
+    pub fn disown(self) {
+        self.0.disown();
+    }
+
     /// Returns the descriptor of the connection.
     pub fn descriptor(&self) -> &Internal {
         &self.0

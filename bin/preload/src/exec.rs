@@ -18,8 +18,7 @@ use crate::child_state::{self, ChildState, NextProcess, Preparation};
 use crate::control::{Control, Joined};
 use crate::hang_up;
 use crate::lock::{self, STATE};
-use crate::real::last_errno;
-use crate::real::sys;
+use crate::real::{last_errno, set_errno, sys};
 use crate::settings::settings;
 use crate::space;
 use crate::state::{SHUT_IN, State, is_away, note_user, own};
@@ -169,7 +168,7 @@ impl Guidance {
         let connection = match is_away() {
             // The kept connection is not given away: the stack may not grant this process another one.
             true if whose.starts_with('-') => SUPERVISOR.with(|connections| connections.for_next()),
-            true => SUPERVISOR.with(|connections| connections.kept.take().or_else(|| connections.for_next())),
+            true => SUPERVISOR.with(|connections| connections.take_kept().or_else(|| connections.for_next())),
             false => None,
         };
         if connection.is_none() && settings().socket.is_none() {
@@ -191,7 +190,7 @@ impl Guidance {
     pub fn take_back(self) {
         if let Some(connection) = self.connection {
             connection.descriptor().set_inheritable(false);
-            SUPERVISOR.with(|connections| connections.kept = Some(connection));
+            SUPERVISOR.with(|connections| connections.keep(Some(connection)));
         }
     }
 
@@ -218,7 +217,8 @@ fn take_connection() {
     {
         return;
     }
-    SUPERVISOR.with(|connections| connections.kept = Some(Control::inherited(Internal::inherited(fd))));
+    let inherited = Control::inherited(Internal::inherited(fd));
+    SUPERVISOR.with(|connections| connections.keep(Some(inherited)));
     SHUT_IN.store(true, Ordering::Relaxed);
 }
 
@@ -416,7 +416,6 @@ pub unsafe fn with_sockets(
 fn restoring_errno(result: c_int, clean_up: impl FnOnce()) -> c_int {
     let errno = last_errno();
     clean_up();
-    // SAFETY: a valid thread-local.
-    unsafe { *libc::__errno_location() = errno.0 };
+    set_errno(errno);
     result
 }

@@ -67,6 +67,7 @@ extern "C" fn prepare() {
 fn prepare_child() {
     // SAFETY: the lock is held.
     let connections = unsafe { SUPERVISOR.held() };
+    connections.forget_others();
     let preparation = Preparation::prepare(connections, NextProcess::Child, |state| state.client.held());
     // SAFETY: the lock is held.
     unsafe { *PREPARED.0.get() = Some(preparation) };
@@ -105,7 +106,8 @@ extern "C" fn child() {
     let Preparation { child_state, kept, .. } = prepared.take().unwrap_or_default();
     // The connections that are open here are the parent's, and stand for the parent: they must not be held
     // open here.
-    (connections.own, connections.kept) = (None, kept);
+    connections.own = None;
+    connections.keep(kept);
     match child_state {
         Some(child_state) => child_state.take_over(state, connections),
         // The child waits for the next stack as its parent does.

@@ -273,6 +273,12 @@ pub fn last_errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
+/// Sets the last error of the C library in this thread.
+pub fn set_errno(errno: Errno) {
+    // SAFETY: a valid thread-local.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
 /// Returns the address of the C library's vfork, to jump there.
 pub fn vfork_address() -> *mut c_void {
     // SAFETY: a valid name.

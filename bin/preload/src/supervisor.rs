@@ -36,7 +36,8 @@ use crate::state::{SHUT_IN, State, is_away, note_user, own};
 use crate::under_way::{Pinned, Ticket};
 
 /// The connections of this process to the supervisor, behind the lock that a thread holds while it asks.
-pub static SUPERVISOR: FutexLock<Connections> = FutexLock::new(Connections { own: None, kept: None });
+pub static SUPERVISOR: FutexLock<Connections> =
+    FutexLock::new(Connections { own: None, kept: None, kept_by: 0 });
 
 /// The connections of a process to the supervisor.
 pub struct Connections {
@@ -44,10 +45,38 @@ pub struct Connections {
     pub own: Option<Control>,
     /// A connection that stands for no process yet, for a time when the socket's path is not visible any
     /// more.
-    pub kept: Option<Control>,
+    kept: Option<Control>,
+    /// The process that has it. A child of vfork(2) keeps one in the memory of its parent, which has no such
+    /// descriptor.
+    kept_by: u32,
 }
 
 impl Connections {
+    /// Keeps a connection for the time when the socket's path is not visible any more.
+    pub fn keep(&mut self, connection: Option<Control>) {
+        (self.kept, self.kept_by) = (connection, std::process::id());
+    }
+
+    /// Returns the connection that this process keeps.
+    pub fn kept(&self) -> Option<&Control> {
+        self.kept.as_ref().filter(|_| self.kept_by == std::process::id())
+    }
+
+    /// Takes the connection that this process keeps.
+    pub fn take_kept(&mut self) -> Option<Control> {
+        self.forget_others();
+        self.kept.take()
+    }
+
+    /// Forgets a connection that a child has left here.
+    pub fn forget_others(&mut self) {
+        if self.kept_by != std::process::id()
+            && let Some(kept) = self.kept.take()
+        {
+            kept.disown();
+        }
+    }
+
     /// Opens a connection for another process, and asks over it what `question` does: by the socket's path
     /// or, if that is not visible, or is not for this user, by a connection that exists.
     pub fn another<R>(
@@ -60,7 +89,7 @@ impl Connections {
             Ok(Err(reason @ Reason::Refused(Refusal::Permission))) | Err(reason) => reason,
             Ok(answer) => return answer,
         };
-        match self.own.as_ref().or(self.kept.as_ref()) {
+        match self.own.as_ref().or(self.kept()) {
             Some(control) => control.another().and_then(asked),
             None => Err(reason),
         }
@@ -72,7 +101,7 @@ impl Connections {
         if !is_away() {
             return None;
         }
-        self.kept.as_ref().or(self.own.as_ref())?.another().ok()
+        self.kept().or(self.own.as_ref())?.another().ok()
     }
 
     /// Connects to the stack that `ATOLL_SOCKET` names, and creates a session there.
@@ -81,13 +110,16 @@ impl Connections {
             return Err(Reason::Unreachable(libc::ENOENT));
         }
         let attach = |control: Control| Ok((control.attach()?, control));
-        let joined = Control::connect().and_then(attach).or_else(|reason| match self.kept.take() {
-            Some(kept) => attach(kept),
-            None => Err(reason),
-        });
-        let (session, control) = joined?;
+        // This comes first: what is forgotten must not have the number of a descriptor that is made here.
+        let kept = self.take_kept();
+        let joined = Control::connect().and_then(attach);
+        let (session, control) = match (joined, kept) {
+            (Ok(joined), _) => joined,
+            (Err(_), Some(kept)) => attach(kept)?,
+            (Err(reason), None) => return Err(reason),
+        };
         hang_up::watch(control.descriptor().number());
-        (self.own, self.kept) = (Some(control), None);
+        self.own = Some(control);
         note_user();
         Ok(session)
     }
@@ -207,9 +239,10 @@ pub fn keep_connection() {
         return;
     }
     SUPERVISOR.with(|connections| {
-        if connections.kept.is_none() && STATE.0.with(|state| state.has_joined().is_none()) {
-            connections.kept = Control::connect().ok();
-            SHUT_IN.store(connections.kept.is_some(), Ordering::Relaxed);
+        if connections.kept().is_none() && STATE.0.with(|state| state.has_joined().is_none()) {
+            connections.forget_others();
+            connections.keep(Control::connect().ok());
+            SHUT_IN.store(connections.kept().is_some(), Ordering::Relaxed);
         }
     });
 }

@@ -13,7 +13,7 @@ pub mod reserved;
 
 use crate::confinement::is_confined;
 use crate::instruction::direct;
-use crate::real::sys;
+use crate::real::{last_errno, set_errno, sys};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -158,6 +158,18 @@ impl Internal {
         for run in numbers.chunk_by(|one, next| one + 1 == *next) {
             close_all(run[0], run.len() as i32);
         }
+    }
+
+    /// Forgets a descriptor that another process has, which shares this one's memory, and not its descriptors.
+    pub fn disown(self) {
+        // A call that succeeds leaves errno alone.
+        let errno = last_errno();
+        // SAFETY: asks for a flag.
+        if unsafe { sys!(libc::SYS_fcntl, self.0, libc::F_GETFD) } < 0 {
+            set(self.0, 0);
+        }
+        set_errno(errno);
+        std::mem::forget(self);
     }
 
     /// Sets whether the next program image gets the descriptor.

@@ -23,7 +23,7 @@ use atoll_sys::program::{self, File, Identity, Unserved};
 use libc::{posix_spawn_file_actions_t, sigset_t, sock_fprog};
 
 use crate::hosting::{self, Hosted, Start, Strings};
-use crate::real::{self, last_errno, sys};
+use crate::real::{self, last_errno, set_errno, sys};
 use crate::settings::settings;
 use crate::spawn_actions::{self, Change};
 use crate::table;
@@ -218,8 +218,7 @@ pub enum Makes {
 }
 
 fn restore<T>(result: T, errno: Errno) -> T {
-    // SAFETY: a valid thread-local.
-    unsafe { *libc::__errno_location() = errno.0 };
+    set_errno(errno);
     result
 }
 

@@ -711,6 +711,36 @@ static void vforked(void)
     printf("status: %d\n", status);
 }
 
+/* A child that shares the memory changes what it sees, and ends; then the program makes its first sockets. */
+static void vforked_and_shut_in(void)
+{
+    for (int i = 0; i < 2; i++) {
+        pid_t pid = vfork();
+        if (pid == 0)
+            _exit(i ? unshare(CLONE_NEWNS) : chroot("/"));
+        int status;
+        MUST(waitpid(pid, &status, 0));
+        printf("status: %d\n", status);
+    }
+    int ends[2], others[2];
+    make_pair(ends);
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        make_pair(others);
+        MUST(send(others[0], "child", 5, 0));
+        char got[100] = {0};
+        MUST(recv(others[1], got, 99, 0));
+        MUST(send(ends[1], got, strlen(got), 0));
+        _exit(0);
+    }
+    char got[100] = {0};
+    MUST(recv(ends[0], got, 99, 0));
+    printf("recv: %s\n", got);
+    int status;
+    MUST(waitpid(pid, &status, 0));
+    printf("status: %d\n", status);
+}
+
 /* --- waiting */
 
 static void poll_of_odd_entries(void)
@@ -1427,7 +1457,8 @@ static const struct {
     CASE(many_messages), CASE(many_times), CASE(messages_on_streams), CASE(short_names),
     CASE(vectors_of_many_parts),
     CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
-    CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),
+    CASE(spawned), CASE(vforked), CASE(vforked_and_shut_in), CASE(poll_of_odd_entries),
+    CASE(epoll_arguments), CASE(epoll_is_fair),
     CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(spliced), CASE(low_water_mark),
     CASE(event_descriptors_beside_sockets), CASE(cancelled_while_blocked), CASE(cancelled_before_a_call),
     CASE(cancellation_switched_off), CASE(cancelled_at_any_time), CASE(cancelled_while_falling_asleep), CASE(one_of_many_is_cancelled),

@@ -94,8 +94,7 @@ pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     let result = unsafe { real::sendmsg(fd, msg, flags) };
     let errno = crate::real::last_errno();
     put_back(replaced);
-    // SAFETY: a valid thread-local.
-    unsafe { *libc::__errno_location() = errno.0 };
+    real::set_errno(errno);
     result
 }
 

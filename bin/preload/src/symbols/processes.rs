@@ -339,7 +339,7 @@ extern "C" fn choose_fork() -> *const std::ffi::c_void {
     // A child that is to get a connection of its own has to have memory of its own, too.
     let needs_connection = || {
         STATE.with(|state| state.client.own().is_some())
-            || SUPERVISOR.with(|connections| connections.kept.is_some())
+            || SUPERVISOR.with(|connections| connections.kept().is_some())
     };
     if table::any_objects() || is_away() && needs_connection() {
         return libc::fork as *const std::ffi::c_void;
