@@ -160,7 +160,8 @@ impl Internal {
         }
     }
 
-    /// Forgets a descriptor that another process has, which shares this one's memory, and not its descriptors.
+    /// Forgets a descriptor that another process has, which shares the memory of this one, and no
+    /// descriptors.
     pub fn disown(self) {
         // A call that succeeds leaves errno alone.
         let errno = last_errno();
