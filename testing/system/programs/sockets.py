@@ -345,6 +345,34 @@ def a_socket_is_its_own_peer():
 
 
 @case
+def what_is_shut_before_it_connects_to_itself_ends_at_once():
+    """Both SYNs cross, and so do both FINs: the connection is over before anybody has said a word."""
+    for how, host, blocks in itertools.product((0, 1, 2), (LOOPBACK, "0.0.0.0", "::1"), (True, False)):
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.bind((LOOPBACK if host == "0.0.0.0" else host, 0))
+        to_itself = host, sock.getsockname()[1]
+        attempt("shutdown", sock.shutdown, how)
+        sock.setblocking(blocks)
+        attempt("connect", sock.connect, to_itself)
+        sock.setblocking(False)
+        await_state(sock, 1 if how == socket.SHUT_RD else 7)
+        print(state_of(sock))
+        attempt("getpeername", lambda: sock.getpeername() is None)
+        attempt("send", sock.send, b"x", socket.MSG_NOSIGNAL)
+        if how == socket.SHUT_RD:
+            wait_until_received(sock)
+        attempt("recv", sock.recv, 10)
+        attempt("recv", sock.recv, 10)
+        attempt("error", sock.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+        # What waited has heard of the end, and its port is free.
+        if how == socket.SHUT_RD or not blocks:
+            attempt("connect", sock.connect, to_itself)
+        print(state_of(sock))
+        attempt("send", sock.send, b"x", socket.MSG_NOSIGNAL)
+        attempt("listen", sock.listen)
+
+
+@case
 def a_socket_is_its_own_peer_without_blocking():
     sock = socket.socket()
     sock.bind((LOOPBACK, 0))

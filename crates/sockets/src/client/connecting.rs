@@ -26,6 +26,15 @@ pub enum Connecting {
     GoesOn,
 }
 
+/// Returns whether a socket that is bound to `local` connects to itself. It needs a port for that: a port that
+/// is chosen for connect(2) is never that of the peer.
+fn is_own_peer(local: Endpoint, remote: Endpoint) -> bool {
+    // connect(2) to the unspecified address means the loopback, as on Linux.
+    let here = remote.addr.is_unspecified();
+    let addr = if here { remote.addr.loopback_of_family() } else { remote.addr };
+    local.port != 0 && local == Endpoint::at(addr, remote.port)
+}
+
 impl<P: Platform> Client<P> {
     /// Implements connect(2) of a stream socket to an address that the stack reaches.
     pub fn connect(&mut self, object: u32, remote: Endpoint) -> Result<Connecting, Errno> {
@@ -38,7 +47,7 @@ impl<P: Platform> Client<P> {
         let was_reported = socket.connect_reported;
         let is_disconnecting = socket.standing.is_disconnecting;
         let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF) };
-        if stream.is_connecting() {
+        if stream.is_connecting() || !was_reported && stream.is_about_to_end() {
             return Ok(Connecting::GoesOn);
         }
         if stream.is_closed() && !was_reported {
@@ -59,6 +68,7 @@ impl<P: Platform> Client<P> {
     /// Returns whether a connection that was begun is open. An error is reported once, and the socket may
     /// then try again.
     pub fn poll_connected(&mut self, object: u32) -> Result<(), Failure> {
+        let was_reported = self.socket(object).is_some_and(|socket| socket.connect_reported);
         let Some((stream, local, _)) = self.stream(object) else {
             // Another thread has shut it down.
             return Err(self.take_error(object).unwrap_or(Errno::EBADF).into());
@@ -66,9 +76,19 @@ impl<P: Platform> Client<P> {
         if stream.is_connecting() {
             return Err(Failure::WouldBlock);
         }
+        if !was_reported && stream.is_about_to_end() {
+            // As its FIN crosses itself, it is over before connect(2) returns.
+            return Err(Failure::WouldBlock);
+        }
+        let ends_at_once = !was_reported && stream.is_shut_send();
         if let Some(errno) = stream.is_closed().then(|| stream.take_error(local)).flatten() {
             self.start_over(object);
             return Err(errno.into());
+        }
+        if ends_at_once {
+            // __inet_stream_connect: there is neither a connection nor an error.
+            self.start_over(object);
+            return Err(Errno::ECONNABORTED.into());
         }
         self.report_connected(object);
         Ok(())
@@ -127,6 +147,9 @@ impl<P: Platform> Client<P> {
             }
             if lasting.shut_receive {
                 stream.shut_receive_early();
+            }
+            if lasting.shut_send && is_own_peer(local, remote) {
+                stream.shut_send_early();
             }
             if held {
                 stream.begin_options();
