@@ -2516,6 +2516,37 @@ def options_are_inherited():
 
 
 @case
+def segments_by_tcp_info():
+    """What a connection counts: segments with text in both directions, and those that have arrived."""
+    names = {"data_segs_in": 152, "data_segs_out": 156, "delivered": 192}
+
+    def counts(sock):
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+        words = {name: struct.unpack_from("I", info, at)[0] for name, at in names.items()}
+        return words, "window bounded:", struct.unpack_from("I", info, 64)[0] > 1000
+
+    client, accepted = pair()
+    for end in client, accepted:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    print("new:", counts(client), counts(accepted))
+    for _ in range(5):
+        client.send(b"question")
+        accepted.recv(100)
+        accepted.send(b"answer")
+        client.recv(100)
+    for _ in range(3):
+        client.send(b"x")
+        accepted.recv(1)
+    # The last ACK may be late.
+    wait_until(time.time_ns() + 300_000_000)
+    print("used:", counts(client), counts(accepted))
+    client.shutdown(socket.SHUT_WR)
+    accepted.recv(1)
+    await_state(client, 5)
+    print("shut:", counts(client), counts(accepted))
+
+
+@case
 def state_by_tcp_info():
     client, accepted = pair()
     state = lambda sock: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[0]

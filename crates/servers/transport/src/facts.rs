@@ -177,6 +177,9 @@ impl ConnectionFacts {
             total_rto: info.rto_count.into(),
             total_rto_recoveries: info.rto_recoveries.into(),
             total_rto_time: info.rto_time.as_millis() as u64,
+            data_segs_in: info.data_segs_in.into(),
+            data_segs_out: info.data_segs_out.into(),
+            delivered: info.delivered.into(),
         }
     }
 }
