@@ -2547,6 +2547,23 @@ def segments_by_tcp_info():
 
 
 @case
+def connections_to_many():
+    """There is no connection to a group or to everybody, and connect(2) says so at once."""
+    for family, addr in (
+        (socket.AF_INET, "224.0.0.1"), (socket.AF_INET, "239.255.1.2"), (socket.AF_INET, "255.255.255.255"),
+        (socket.AF_INET6, "ff02::1"), (socket.AF_INET6, "ff0e::1"), (socket.AF_INET6, "::ffff:224.0.0.1"),
+    ):
+        for blocks in True, False:
+            sock = socket.socket(family)
+            sock.setblocking(blocks)
+            attempt(addr, sock.connect, (addr, 80))
+            print(state_of(sock), sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), sock.getsockname()[1])
+            sock.bind(("::" if family == socket.AF_INET6 else "", 0))
+            attempt(addr, sock.connect, (addr, 80))
+            attempt("listen", sock.listen)
+
+
+@case
 def state_by_tcp_info():
     client, accepted = pair()
     state = lambda sock: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[0]

@@ -1,11 +1,11 @@
 //! The beginning and the end of a connection: connect(2), shutdown(2), getpeername(2), `SO_ERROR`.
 
-use atoll_base::Endpoint;
+use atoll_base::{Addr, Endpoint};
 use atoll_ipc::{Command, Ready};
 
-use super::Client;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
+use super::{Client, multicast};
 use crate::stream::{Local, Stream};
 use crate::{Errno, Failure};
 
@@ -33,6 +33,11 @@ fn is_own_peer(local: Endpoint, remote: Endpoint) -> bool {
     let here = remote.addr.is_unspecified();
     let addr = if here { remote.addr.loopback_of_family() } else { remote.addr };
     local.port != 0 && local == Endpoint::at(addr, remote.port)
+}
+
+/// Returns whether an address is that of a group.
+fn is_for_many(addr: Addr) -> bool {
+    addr.is_v6_multicast() || addr.to_v4().is_some_and(multicast::is_group)
 }
 
 impl<P: Platform> Client<P> {
@@ -108,6 +113,10 @@ impl<P: Platform> Client<P> {
         let draw = self.rng.next_u32();
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
+        if is_for_many(remote.addr) || session.is_broadcast(remote.addr) {
+            // tcp_v4_connect, tcp_v6_connect: there is no way to a single peer.
+            return Err(Errno::ENETUNREACH);
+        }
         let replicas = session.count();
         let within = socket.options.local_ports(session.facts.ephemeral).filter(|_| lease == 0);
         let (local, replica) = if let Some((first, last)) = within {

@@ -589,6 +589,23 @@ fn a_value_that_reads_as_the_default_is_told_if_it_changes_something() {
 }
 
 #[test]
+fn nobody_connects_to_many() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let everybody = Endpoint::new(u32::MAX, 80);
+    let groups = [0xe000_0001, 0xefff_fffe].map(|group| Endpoint::new(group, 80));
+    let mut group = [0; 16];
+    (group[0], group[1], group[15]) = (0xff, 2, 1);
+    let group = Endpoint::at(atoll_base::Addr::from_octets(group), 80);
+    for remote in [everybody, groups[0], groups[1], group] {
+        let object = client.insert(Object::socket(Protocol::Tcp, !remote.addr.is_v4(), true));
+        assert_eq!(client.connect(object, remote), Err(Errno::ENETUNREACH));
+        assert!(matches!(client.socket(object).expect("a socket").kind, Kind::Fresh));
+    }
+    assert_eq!(stack.commands(0), []);
+}
+
+#[test]
 fn a_connection_that_is_disconnected_is_reset_and_its_socket_may_connect_again() {
     for pooled in [false, true] {
         let stack = Stack::new(1);
