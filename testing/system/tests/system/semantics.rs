@@ -127,7 +127,7 @@ cases! {
         calls_that_were_left_hold_nothing, a_handler_forks_and_both_go_on,
         timed_receive_is_not_restarted, masks_while_waiting, many_messages, many_times,
         messages_on_streams, short_names, vectors_of_many_parts, flags_at_birth, ranges_of_descriptors,
-        standard_io, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
+        standard_io, formatted_text, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
         epoll_is_fair, edges_wake_one_thread, many_threads, send_file_moves_the_position, spliced,
         low_water_mark,
         event_descriptors_beside_sockets, cancelled_while_blocked, cancelled_before_a_call,
