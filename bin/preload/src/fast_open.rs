@@ -60,8 +60,8 @@ pub fn open(object: u32, peer: Endpoint) -> Result<bool, Errno> {
     if let Ok(waits) = answered {
         return Ok(waits);
     }
-    // A signal came, or the replica has no processor: nobody will say whether the SYN waits, so it leaves. The
-    // wait for the connection reports what else there is.
+    // A signal came, or the replica has no processor: nobody will say whether the SYN waits, so it leaves.
+    // The wait for the connection reports what else there is.
     let _ = STATE.until_turn(|state| state.client.send_syn(object));
     Ok(false)
 }

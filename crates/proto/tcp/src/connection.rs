@@ -371,8 +371,8 @@ impl Connection {
     }
 }
 
-/// Returns how many segments of `mss` octets a super-segment with `len` octets of text is: the link cuts those
-/// that we send, and puts those together that it receives.
+/// Returns how many segments of `mss` octets a super-segment with `len` octets of text is: the link cuts
+/// those that we send, and puts those together that it receives.
 #[inline]
 pub(crate) fn pieces(len: u32, mss: u16) -> u32 {
     let mss = u32::from(mss.max(1));

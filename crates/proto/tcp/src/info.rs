@@ -88,7 +88,8 @@ pub struct Info {
     pub data_segs_in: u32,
     /// The number of segments with text that were sent, those that were sent again included.
     pub data_segs_out: u32,
-    /// The number of segments that have arrived, SYN and FIN included. It is exact while nothing is in flight.
+    /// The number of segments that have arrived, SYN and FIN included. It is exact while nothing is in
+    /// flight.
     pub delivered: u32,
     /// The delivery rate in octets per second: one window per round-trip time; 0 before the first
     /// measurement.
@@ -184,7 +185,8 @@ impl Connection {
     }
 
     /// Returns how many segments have arrived at the peer: what has left, less what was sent again or is in
-    /// flight, and more what was selectively acknowledged. After the death of a replica the count begins anew.
+    /// flight, and more what was selectively acknowledged. After the death of a replica the count begins
+    /// anew.
     fn delivered(&self, in_flight: u32, sacked: u32) -> u32 {
         let syn = u32::from(self.snd.una >= 0);
         let fin = u32::from(self.snd.fin && self.snd.una > self.snd.tail);

@@ -1,10 +1,11 @@
 //! The beginning and the end of a connection: connect(2), shutdown(2), getpeername(2), `SO_ERROR`.
 
-use atoll_base::{Addr, Endpoint};
+use atoll_base::Endpoint;
 use atoll_ipc::{Command, Ready};
 
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
+use super::session::Session;
 use super::{Client, multicast};
 use crate::stream::{Local, Stream};
 use crate::{Errno, Failure};
@@ -26,8 +27,8 @@ pub enum Connecting {
     GoesOn,
 }
 
-/// Returns whether a socket that is bound to `local` connects to itself. It needs a port for that: a port that
-/// is chosen for connect(2) is never that of the peer.
+/// Returns whether a socket that is bound to `local` connects to itself. It needs a port for that: a port
+/// that is chosen for connect(2) is never that of the peer.
 fn is_own_peer(local: Endpoint, remote: Endpoint) -> bool {
     // connect(2) to the unspecified address means the loopback, as on Linux.
     let here = remote.addr.is_unspecified();
@@ -35,9 +36,12 @@ fn is_own_peer(local: Endpoint, remote: Endpoint) -> bool {
     local.port != 0 && local == Endpoint::at(addr, remote.port)
 }
 
-/// Returns whether an address is that of a group.
-fn is_for_many(addr: Addr) -> bool {
-    addr.is_v6_multicast() || addr.to_v4().is_some_and(multicast::is_group)
+/// Refuses a peer that is a group, or everybody on a link: there is no way to a single one (tcp_v4_connect,
+/// tcp_v6_connect).
+fn check_peer<P: Platform>(session: &Session<P>, remote: Endpoint) -> Result<(), Errno> {
+    let addr = remote.addr;
+    let is_group = addr.is_v6_multicast() || addr.to_v4().is_some_and(multicast::is_group);
+    if is_group || session.is_broadcast(addr) { Err(Errno::ENETUNREACH) } else { Ok(()) }
 }
 
 impl<P: Platform> Client<P> {
@@ -113,10 +117,7 @@ impl<P: Platform> Client<P> {
         let draw = self.rng.next_u32();
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
-        if is_for_many(remote.addr) || session.is_broadcast(remote.addr) {
-            // tcp_v4_connect, tcp_v6_connect: there is no way to a single peer.
-            return Err(Errno::ENETUNREACH);
-        }
+        check_peer(session, remote)?;
         let replicas = session.count();
         let within = socket.options.local_ports(session.facts.ephemeral).filter(|_| lease == 0);
         let (local, replica) = if let Some((first, last)) = within {
@@ -151,15 +152,7 @@ impl<P: Platform> Client<P> {
             .and_then(|replica| Stream::new(replica.port(), slot, generation))
         {
             stream.set_reset_on_close(linger == Some(0));
-            if fast {
-                stream.ask_for_fast_open();
-            }
-            if lasting.shut_receive {
-                stream.shut_receive_early();
-            }
-            if lasting.shut_send && is_own_peer(local, remote) {
-                stream.shut_send_early();
-            }
+            stream.begin(fast, lasting.shut_receive, lasting.shut_send && is_own_peer(local, remote));
             if held {
                 stream.begin_options();
             }

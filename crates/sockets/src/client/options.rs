@@ -38,7 +38,8 @@ pub enum Membership {
 }
 
 /// Returns the error for an option of `TCP_REPAIR`, which takes CAP_NET_ADMIN on Linux, or of a connection
-/// that would have to be under repair (do_tcp_setsockopt). `is_open`: the socket listens, or has a connection.
+/// that would have to be under repair (do_tcp_setsockopt). `is_open`: the socket listens, or has a
+/// connection.
 fn of_repair(number: i32, is_open: bool) -> Option<Errno> {
     match number {
         libc::TCP_REPAIR | libc::TCP_REPAIR_QUEUE | libc::TCP_TIMESTAMP | libc::TCP_REPAIR_WINDOW => {
