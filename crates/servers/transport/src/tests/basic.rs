@@ -244,7 +244,11 @@ fn nobody_is_connected_to_everybody() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut client = App::attach(net.stack(0), 1);
     for everybody in [addr(255), 0xffff_ffff, 0xe000_0001] {
-        let c = client.connect(Endpoint::new(everybody, 80));
+        let remote = Endpoint::new(everybody, 80);
+        let object = client.socket(Protocol::Tcp, remote);
+        assert_eq!(client.client.connect(object, remote), Err(Errno::ENETUNREACH), "{everybody:x}");
+        // The replica believes no program.
+        let c = client.raw().connect(0, Endpoint::new(0, 0), remote);
         net.settle();
         assert_eq!(client.state(c).1, Cause::NetworkUnreachable, "{everybody:x}");
     }
