@@ -68,6 +68,9 @@ record! {
         pub total_rto_recoveries: u64,
         /// The time of recoveries after time-outs, in milliseconds.
         pub total_rto_time: u64,
+        pub data_segs_in: u64,
+        pub data_segs_out: u64,
+        pub delivered: u64,
     }
 }
 

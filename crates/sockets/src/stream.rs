@@ -34,7 +34,8 @@ pub struct Local {
     pub pass: Option<u64>,
     /// The completions of sends with MSG_ZEROCOPY.
     pub copies: Copies,
-    /// Whether shutdown(2) ended sending before there was a connection: send(2) fails, and no FIN says so.
+    /// Whether shutdown(2) ended sending before there was a connection: send(2) fails, and no FIN says so
+    /// ([`Stream::begin`] has the exception).
     pub shut_send: bool,
     /// `SO_PEEK_OFF`: the octets behind the head at which the next MSG_PEEK begins.
     pub peek: Option<u32>,
@@ -149,7 +150,7 @@ impl<'a, M: Memory> Stream<'a, M> {
     }
 
     /// Asks for TCP Fast Open. Call before the command that opens the connection.
-    pub fn ask_for_fast_open(&self) {
+    fn ask_for_fast_open(&self) {
         self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN | APP_AWAITS_ANSWER);
     }
 
@@ -163,9 +164,36 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.set_app_flags(self.slot.app_flags() & !APP_OPTIONS_FOLLOW);
     }
 
-    /// Ends receiving: shutdown(2) came before the connection. Call before the command that opens it.
-    pub fn shut_receive_early(&self) {
-        self.slot.set_app_flags(self.slot.app_flags() | APP_SHUT_RECEIVE);
+    /// Says before the command that opens the connection what holds from its beginning: whether to ask for
+    /// TCP Fast Open, and what shutdown(2) has ended before.
+    pub fn begin(&self, fast: bool, shut_receive: bool, shut_send: bool) {
+        if fast {
+            self.ask_for_fast_open();
+        }
+        if shut_receive {
+            self.slot.set_app_flags(self.slot.app_flags() | APP_SHUT_RECEIVE);
+        }
+        if shut_send {
+            self.shut_send_early();
+        }
+    }
+
+    /// Ends sending: shutdown(2) came before the connection, which is one of a socket to itself. A FIN
+    /// follows the handshake, because both SYNs cross (tcp_rcv_state_process, `TCP_SYN_RECV`); no other
+    /// connection says by a FIN what was shut before it. Call before the command that opens it.
+    fn shut_send_early(&self) {
+        self.slot.set_app_flags(self.slot.app_flags() | APP_SHUT_SEND);
+    }
+
+    /// Returns whether a FIN follows what was written, or has followed it.
+    pub(crate) fn is_shut_send(&self) -> bool {
+        self.slot.app_flags() & APP_SHUT_SEND != 0
+    }
+
+    /// Returns whether a connection that connect(2) has not reported yet is still to end by
+    /// [`Stream::begin`].
+    pub(crate) fn is_about_to_end(&self) -> bool {
+        self.is_shut_send() && !self.is_closed()
     }
 
     /// Sets whether the close is to be a reset (`SO_LINGER` with a time of 0), even if another process closes

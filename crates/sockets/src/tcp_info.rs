@@ -44,6 +44,8 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_pmtu), info.pmtu),
         (offset_of!(tcp_info, tcpi_rtt), info.rtt),
         (offset_of!(tcp_info, tcpi_rttvar), info.rttvar),
+        // What the window is bounded by: here it may always be as large as the buffer.
+        (offset_of!(tcp_info, tcpi_rcv_ssthresh), info.rcv_space),
         (offset_of!(tcp_info, tcpi_snd_ssthresh), info.snd_ssthresh),
         (offset_of!(tcp_info, tcpi_snd_cwnd), info.snd_cwnd),
         (offset_of!(tcp_info, tcpi_advmss), info.advmss),
@@ -52,6 +54,9 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_total_retrans), info.total_retrans),
         (offset_of!(tcp_info, tcpi_segs_out), info.segs_out),
         (offset_of!(tcp_info, tcpi_segs_in), info.segs_in),
+        (offset_of!(tcp_info, tcpi_data_segs_in), info.data_segs_in),
+        (offset_of!(tcp_info, tcpi_data_segs_out), info.data_segs_out),
+        (offset_of!(tcp_info, tcpi_delivered), info.delivered),
         (offset_of!(tcp_info, tcpi_notsent_bytes), info.notsent_bytes),
         (offset_of!(tcp_info, tcpi_min_rtt), info.min_rtt),
         (offset_of!(tcp_info, tcpi_snd_wnd), info.snd_wnd),
@@ -133,6 +138,10 @@ mod tests {
             total_rto: 13,
             total_rto_recoveries: 14,
             total_rto_time: 15,
+            rcv_space: 16,
+            data_segs_in: 17,
+            data_segs_out: 18,
+            delivered: 19,
             ..Info::default()
         };
         let octets = tcp_info(&info);
@@ -143,6 +152,8 @@ mod tests {
         assert_eq!(octets[..12], [1, 0, 0, 0, 0, 7, 0x87, 0, 1, 2, 3, 4]);
         assert_eq!([word(12), word(60), word(100)], [Some(u32::MAX), Some(1500), Some(9)]);
         assert_eq!([long(128), long(160)], [Some(0x0807_0605_0403_0201), Some(10)]);
+        assert_eq!([word(152), word(156), word(192)], [17, 18, 19].map(Some));
+        assert_eq!(word(64), Some(16));
         assert_eq!([word(44), word(88), word(228), word(232)], [Some(12), Some(3), Some(0), Some(11)]);
     }
 }

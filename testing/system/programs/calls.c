@@ -18,6 +18,7 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -650,6 +651,42 @@ static void standard_io(void)
     fclose(left);
     close(ends[1]);
     printf("at the end: %d\n", fgets(line, sizeof line, right) == NULL && feof(right));
+}
+
+static int by_list(int fd, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    int written = vdprintf(fd, format, values);
+    va_end(values);
+    return written;
+}
+
+/* dprintf(3) with values in registers of both kinds, on the stack, and of no number at all. */
+static void formatted_text(void)
+{
+    int ends[2];
+    make_pair(ends);
+    char text[400];
+    show("dprintf", dprintf(ends[0], "%d %s %.3f %c|", 42, "text", 2.5, 'x'));
+    show("many", dprintf(ends[0], "%d %d %d %d %d %d %d %.1f %.1f %.1f %.1f %.1f %.1f %.1f %.1f %.1f %s|", 1, 2, 3, 4, 5,
+                         6, 7, .1, .2, .3, .4, .5, .6, .7, .8, .9, "end"));
+    show("no value", dprintf(ends[0], "alone|"));
+    show("nothing", dprintf(ends[0], "%s", ""));
+    show("vdprintf", by_list(ends[0], "%s %ld %.2e\n", "by a list", 1L << 40, 1e100));
+    memset(text, 0, sizeof text);
+    size_t got = 0;
+    while (!strchr(text, '\n'))
+        got += MUST(recv(ends[1], text + got, sizeof text - 1 - got, 0));
+    printf("%s", text);
+    int pipes[2];
+    MUST(pipe(pipes));
+    show("to a pipe", dprintf(pipes[1], "%d %.1f\n", 7, 7.5));
+    printf("%zd\n", read(pipes[0], text, sizeof text));
+    MUST(shutdown(ends[0], SHUT_WR));
+    signal(SIGPIPE, SIG_IGN);
+    show("shut", dprintf(ends[0], "%d", 1));
+    show("nowhere", dprintf(-1, "%d", 1));
 }
 
 static void *close_later(void *argument)
@@ -1456,9 +1493,9 @@ static const struct {
     CASE(a_handler_forks_and_both_go_on), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
     CASE(many_messages), CASE(many_times), CASE(messages_on_streams), CASE(short_names),
     CASE(vectors_of_many_parts),
-    CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
-    CASE(spawned), CASE(vforked), CASE(vforked_and_shut_in), CASE(poll_of_odd_entries),
-    CASE(epoll_arguments), CASE(epoll_is_fair),
+    CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(formatted_text),
+    CASE(shutdown_wakes_accept), CASE(spawned), CASE(vforked), CASE(vforked_and_shut_in),
+    CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),
     CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(spliced), CASE(low_water_mark),
     CASE(event_descriptors_beside_sockets), CASE(cancelled_while_blocked), CASE(cancelled_before_a_call),
     CASE(cancellation_switched_off), CASE(cancelled_at_any_time), CASE(cancelled_while_falling_asleep), CASE(one_of_many_is_cancelled),

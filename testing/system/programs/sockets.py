@@ -345,6 +345,34 @@ def a_socket_is_its_own_peer():
 
 
 @case
+def what_is_shut_before_it_connects_to_itself_ends_at_once():
+    """Both SYNs cross, and so do both FINs: the connection is over before anybody has said a word."""
+    for how, host, blocks in itertools.product((0, 1, 2), (LOOPBACK, "0.0.0.0", "::1"), (True, False)):
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.bind((LOOPBACK if host == "0.0.0.0" else host, 0))
+        to_itself = host, sock.getsockname()[1]
+        attempt("shutdown", sock.shutdown, how)
+        sock.setblocking(blocks)
+        attempt("connect", sock.connect, to_itself)
+        sock.setblocking(False)
+        await_state(sock, 1 if how == socket.SHUT_RD else 7)
+        print(state_of(sock))
+        attempt("getpeername", lambda: sock.getpeername() is None)
+        attempt("send", sock.send, b"x", socket.MSG_NOSIGNAL)
+        if how == socket.SHUT_RD:
+            wait_until_received(sock)
+        attempt("recv", sock.recv, 10)
+        attempt("recv", sock.recv, 10)
+        attempt("error", sock.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+        # What waited has heard of the end, and its port is free.
+        if how == socket.SHUT_RD or not blocks:
+            attempt("connect", sock.connect, to_itself)
+        print(state_of(sock))
+        attempt("send", sock.send, b"x", socket.MSG_NOSIGNAL)
+        attempt("listen", sock.listen)
+
+
+@case
 def a_socket_is_its_own_peer_without_blocking():
     sock = socket.socket()
     sock.bind((LOOPBACK, 0))
@@ -2488,6 +2516,54 @@ def options_are_inherited():
 
 
 @case
+def segments_by_tcp_info():
+    """What a connection counts: segments with text in both directions, and those that have arrived."""
+    names = {"data_segs_in": 152, "data_segs_out": 156, "delivered": 192}
+
+    def counts(sock):
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+        words = {name: struct.unpack_from("I", info, at)[0] for name, at in names.items()}
+        return words, "window bounded:", struct.unpack_from("I", info, 64)[0] > 1000
+
+    client, accepted = pair()
+    for end in client, accepted:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    print("new:", counts(client), counts(accepted))
+    for _ in range(5):
+        client.send(b"question")
+        accepted.recv(100)
+        accepted.send(b"answer")
+        client.recv(100)
+    for _ in range(3):
+        client.send(b"x")
+        accepted.recv(1)
+    # The last ACK may be late.
+    wait_until(time.time_ns() + 300_000_000)
+    print("used:", counts(client), counts(accepted))
+    client.shutdown(socket.SHUT_WR)
+    accepted.recv(1)
+    await_state(client, 5)
+    print("shut:", counts(client), counts(accepted))
+
+
+@case
+def connections_to_many():
+    """There is no connection to a group or to everybody, and connect(2) says so at once."""
+    for family, addr in (
+        (socket.AF_INET, "224.0.0.1"), (socket.AF_INET, "239.255.1.2"), (socket.AF_INET, "255.255.255.255"),
+        (socket.AF_INET6, "ff02::1"), (socket.AF_INET6, "ff0e::1"), (socket.AF_INET6, "::ffff:224.0.0.1"),
+    ):
+        for blocks in True, False:
+            sock = socket.socket(family)
+            sock.setblocking(blocks)
+            attempt(addr, sock.connect, (addr, 80))
+            print(state_of(sock), sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), sock.getsockname()[1])
+            sock.bind(("::" if family == socket.AF_INET6 else "", 0))
+            attempt(addr, sock.connect, (addr, 80))
+            attempt("listen", sock.listen)
+
+
+@case
 def state_by_tcp_info():
     client, accepted = pair()
     state = lambda sock: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[0]
@@ -4425,6 +4501,15 @@ def peek_at_an_urgent_octet_and_read_on():
     look("taken:", accepted, 9, 0)
 
 
+def await_octets(sock, count):
+    """Waits until so many octets wait in all datagrams together: they come one after the other."""
+    set_offset(sock, count - 1)
+    sock.settimeout(20)
+    sock.recv(1, socket.MSG_PEEK)
+    sock.settimeout(None)
+    set_offset(sock, -1)
+
+
 @case
 def peek_offset_of_datagrams():
     for family, address in (socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1"):
@@ -4433,7 +4518,7 @@ def peek_offset_of_datagrams():
         print("new:", offset_of(server))
         for text in b"abcdef", b"", b"ghi", b"jklmno":
             client.send(text)
-        readable(server)
+        await_octets(server, 15)
         look("no offset:", server, 4)
         set_offset(server, -5)
         look("negative:", server, 4)
@@ -4462,6 +4547,7 @@ def peek_offset_of_datagrams():
         server.settimeout(0.05)
         set_offset(server, 4)
         attempt("times out", server.recv, 9, socket.MSG_PEEK)
+        server.settimeout(20)
         client.send(b"tu")
         print("passed:", server.recv(9, socket.MSG_PEEK), offset_of(server))
         server.connect(client.getsockname())

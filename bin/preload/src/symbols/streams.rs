@@ -97,6 +97,121 @@ pub fn replace_standard(fd: c_int) {
     }
 }
 
+/// dprintf(3) and vdprintf(3), with the fortified names: the C library writes inside them. What it would have
+/// written is made first, and written then.
+#[cfg(target_arch = "x86_64")]
+mod formatted {
+    use std::ffi::{c_char, c_int, c_void};
+
+    use libc::size_t;
+
+    use super::super::octets;
+    use crate::{real, table};
+
+    unsafe extern "C" {
+        fn vasprintf(text: *mut *mut c_char, format: *const c_char, values: *mut c_void) -> c_int;
+        fn __vasprintf_chk(
+            text: *mut *mut c_char,
+            flag: c_int,
+            format: *const c_char,
+            values: *mut c_void,
+        ) -> c_int;
+    }
+
+    /// Writes a text that was made, of `len` octets or an error, and frees it. Returns what dprintf(3) does.
+    unsafe fn write(fd: c_int, text: *mut c_char, len: c_int) -> c_int {
+        let Ok(whole) = size_t::try_from(len) else { return -1 };
+        let mut done = 0;
+        while done < whole {
+            // SAFETY: the text is as long as vasprintf(3) has said.
+            let written = unsafe { octets::write(fd, text.add(done).cast(), whole - done) };
+            match size_t::try_from(written) {
+                Ok(written @ 1..) => done += written,
+                // _IO_new_file_write ends at the first failure.
+                _ => break,
+            }
+        }
+        // SAFETY: vasprintf(3) has allocated it. free(3) keeps errno.
+        unsafe { libc::free(text.cast()) };
+        if done == whole { len } else { -1 }
+    }
+
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, values: *mut c_void) -> c_int {
+        if table::object_at(fd).is_none() {
+            // SAFETY: passed on.
+            return unsafe { real::vdprintf(fd, format, values) };
+        }
+        let mut text = std::ptr::null_mut();
+        // SAFETY: the program's format and values.
+        let len = unsafe { vasprintf(&mut text, format, values) };
+        // SAFETY: both are from there.
+        unsafe { write(fd, text, len) }
+    }
+
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn __vdprintf_chk(
+        fd: c_int,
+        flag: c_int,
+        format: *const c_char,
+        values: *mut c_void,
+    ) -> c_int {
+        if table::object_at(fd).is_none() {
+            // SAFETY: passed on.
+            return unsafe { real::__vdprintf_chk(fd, flag, format, values) };
+        }
+        let mut text = std::ptr::null_mut();
+        // SAFETY: the program's format and values.
+        let len = unsafe { __vasprintf_chk(&mut text, flag, format, values) };
+        // SAFETY: both are from there.
+        unsafe { write(fd, text, len) }
+    }
+
+    /// Makes a variadic function of one that takes a `va_list` (System V ABI, AMD64 supplement, "Variable
+    /// Argument Lists"): the registers with arguments are saved where the list says. `$named` octets of the
+    /// general registers have the arguments with names, and `$list` is the register of the one behind them.
+    macro_rules! variadic {
+        ($name:ident($($arg:ident: $ty:ty),*), $target:path, $named:literal, $list:literal) => {
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+                core::arch::naked_asm!(
+                    "sub rsp, 216",
+                    "mov [rsp + 48], rdx",
+                    "mov [rsp + 56], rcx",
+                    "mov [rsp + 64], r8",
+                    "mov [rsp + 72], r9",
+                    "test al, al", // no vector register has an argument
+                    "je 2f",
+                    "movaps [rsp + 80], xmm0",
+                    "movaps [rsp + 96], xmm1",
+                    "movaps [rsp + 112], xmm2",
+                    "movaps [rsp + 128], xmm3",
+                    "movaps [rsp + 144], xmm4",
+                    "movaps [rsp + 160], xmm5",
+                    "movaps [rsp + 176], xmm6",
+                    "movaps [rsp + 192], xmm7",
+                    "2:",
+                    concat!("mov dword ptr [rsp], ", $named),
+                    "mov dword ptr [rsp + 4], 48",
+                    "lea rax, [rsp + 224]", // what the caller has put on the stack, behind the return address
+                    "mov [rsp + 8], rax",
+                    "lea rax, [rsp + 32]",
+                    "mov [rsp + 16], rax",
+                    concat!("mov ", $list, ", rsp"),
+                    "call {target}",
+                    "add rsp, 216",
+                    "ret",
+                    target = sym $target,
+                )
+            }
+        };
+    }
+
+    variadic!(dprintf(fd: c_int, format: *const c_char), vdprintf, "16", "rdx");
+    variadic!(__dprintf_chk(fd: c_int, flag: c_int, format: *const c_char), __vdprintf_chk, "24", "rcx");
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
     if ANY.load(Ordering::Relaxed) {

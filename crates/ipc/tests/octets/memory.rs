@@ -297,6 +297,9 @@ fn info(octets: &mut Octets) {
         total_rto: long(45),
         total_rto_recoveries: long(46),
         total_rto_time: long(47),
+        data_segs_in: long(48),
+        data_segs_out: long(49),
+        delivered: long(50),
     };
     let memory = HeapMemory::new(INFO_BYTES);
     info.store(&memory, 0);

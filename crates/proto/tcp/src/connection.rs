@@ -47,11 +47,12 @@ pub struct Connection {
     pub(crate) sent_at: Instant,
     /// When the text sent so far would have left at the pace of congestion control.
     pub(crate) paced_until: Instant,
-    /// The moment from which challenge ACKs may be sent again.
-    pub(crate) challenge_after: Instant,
     /// The number of segments received; `segments_out` counts those sent.
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
+    /// The number of those with text.
+    pub(crate) texts_in: u32,
+    pub(crate) texts_out: u32,
     pub(crate) ecn: EcnState,
     /// The parts that few connections have.
     pub(crate) rare: Option<Box<Rare>>,
@@ -101,9 +102,10 @@ impl Connection {
             heard_at: now,
             sent_at: now,
             paced_until: now,
-            challenge_after: Instant::ZERO,
             segments_in: 0,
             segments_out: 0,
+            texts_in: 0,
+            texts_out: 0,
             ecn: EcnState::new(),
             rare: settings
                 .pacing_rate_max
@@ -367,6 +369,14 @@ impl Connection {
         );
         assert!(!in_flight || self.timers.retransmit != Retransmit::Persist, "{self:?}");
     }
+}
+
+/// Returns how many segments of `mss` octets a super-segment with `len` octets of text is: the link cuts
+/// those that we send, and puts those together that it receives.
+#[inline]
+pub(crate) fn pieces(len: u32, mss: u16) -> u32 {
+    let mss = u32::from(mss.max(1));
+    if len <= mss { 1 } else { len.div_ceil(mss) }
 }
 
 /// Converts an offset to a text offset: the SYN, at -1, is no text and becomes 0.

@@ -84,6 +84,13 @@ pub struct Info {
     pub segs_in: u32,
     /// The number of segments sent.
     pub segs_out: u32,
+    /// The number of segments with text that were received, also in vain.
+    pub data_segs_in: u32,
+    /// The number of segments with text that were sent, those that were sent again included.
+    pub data_segs_out: u32,
+    /// The number of segments that have arrived, SYN and FIN included. It is exact while nothing is in
+    /// flight.
+    pub delivered: u32,
     /// The delivery rate in octets per second: one window per round-trip time; 0 before the first
     /// measurement.
     pub delivery_rate: u64,
@@ -159,6 +166,9 @@ impl Connection {
             notsent_bytes: octets(snd.nxt, snd.tail),
             segs_in: self.segments_in,
             segs_out: self.segments_out,
+            data_segs_in: self.texts_in,
+            data_segs_out: self.texts_out,
+            delivered: self.delivered(segments(snd.flight()), segments(recovery.sacked(snd))),
             delivery_rate: (window * 1_000_000).checked_div(rtt.srtt_us.into()).unwrap_or(0),
             pacing_rate: self.pacing_rate(),
             bbr: self.congestion.bbr_info(),
@@ -172,5 +182,15 @@ impl Connection {
             last_data_sent: now.since(self.sent_at),
             last_received: now.since(self.heard_at),
         }
+    }
+
+    /// Returns how many segments have arrived at the peer: what has left, less what was sent again or is in
+    /// flight, and more what was selectively acknowledged. After the death of a replica the count begins
+    /// anew.
+    fn delivered(&self, in_flight: u32, sacked: u32) -> u32 {
+        let syn = u32::from(self.snd.una >= 0);
+        let fin = u32::from(self.snd.fin && self.snd.una > self.snd.tail);
+        let gone = self.texts_out.saturating_sub(self.recovery.retransmits).saturating_sub(in_flight);
+        gone.saturating_add(sacked).saturating_add(syn + fin)
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Rare {
     /// SO_MAX_PACING_RATE in octets per second.
     pub(crate) pacing_rate_max: Option<NonZeroU64>,
     pub(crate) losses: Losses,
+    /// The moment from which challenge ACKs may be sent again.
+    pub(crate) challenge_after: Instant,
 }
 
 /// What TCP_INFO tells of losses: counts over the life of a connection, which most connections do not need. A

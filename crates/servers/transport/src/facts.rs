@@ -109,12 +109,14 @@ impl ConnectionFacts {
         }
     }
 
+    /// Returns the MTU of the path, in octets: the TCB counts with the headers of IPv4.
+    fn pmtu(&self) -> u64 {
+        u64::from(self.tcp.pmtu) + if self.tuple.remote.addr.is_v4() { 0 } else { u64::from(V6_EXTRA) }
+    }
+
     /// Returns what TCP_INFO says, in the units of `struct tcp_info`.
     pub(crate) fn info(&self) -> info::Info {
         let info = &self.tcp;
-        // The TCB counts with the headers of IPv4.
-        let pmtu =
-            u64::from(info.pmtu) + if self.tuple.remote.addr.is_v4() { 0 } else { u64::from(V6_EXTRA) };
         let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         let bbr = info.bbr.unwrap_or_default();
@@ -145,7 +147,7 @@ impl ConnectionFacts {
             sacked: info.sacked.into(),
             lost: info.lost.into(),
             retrans: info.retransmits.into(),
-            pmtu,
+            pmtu: self.pmtu(),
             rtt: info.rtt_us.into(),
             rttvar: info.rttvar_us.into(),
             // The bound is TCP_INFINITE_SSTHRESH.
@@ -177,6 +179,9 @@ impl ConnectionFacts {
             total_rto: info.rto_count.into(),
             total_rto_recoveries: info.rto_recoveries.into(),
             total_rto_time: info.rto_time.as_millis() as u64,
+            data_segs_in: info.data_segs_in.into(),
+            data_segs_out: info.data_segs_out.into(),
+            delivered: info.delivered.into(),
         }
     }
 }

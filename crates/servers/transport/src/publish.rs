@@ -52,6 +52,10 @@ impl<M: Memory> Transport<M> {
                 }
                 Stage::Open(_) | Stage::Ended(_) => {
                     again = entry.publish(now, session, &mut self.stats, locals, None, send_limit_max);
+                    if again {
+                        // No report follows about what has been read already.
+                        entry.follow_reader(session, self.config.receive_capacity.1);
+                    }
                 }
                 // Nothing that was written may have to be sent again: the application gets its slot back now,
                 // unless it waits for more. What a process that has ended waited for does not count.

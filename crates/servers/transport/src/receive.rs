@@ -80,11 +80,25 @@ impl Entry {
 }
 
 impl Entry {
+    /// Adapts the buffer to what the application has read: gives a drained ring back, and lets the window
+    /// grow, but not beyond `capacity_max` octets. Call when the position up to which it has read is known.
+    pub(crate) fn follow_reader<M: Memory>(&mut self, session: &Session<M>, capacity_max: u32) {
+        let head = self.connection.receive_head();
+        self.forget_passed_marks(head);
+        // A ring that was drained is kept for the next request; the sweep finds it if there is none.
+        if self.receive.old().is_some() {
+            self.release_drained(session, head);
+        }
+        if !session.pressure.receive {
+            self.tune(capacity_max, session.layout.receive_bytes);
+        }
+    }
+
     /// Lets the receive buffer grow while the application keeps up: after each half of a buffer received, as
     /// soon as it has read most of what there is. A sender in slow start doubles its flight every round trip,
     /// and the window has to be ahead of it. `area` is the size of the receive area in octets, of which one
     /// connection must not claim too much.
-    pub(crate) fn tune(&mut self, capacity_max: u32, area: usize) {
+    fn tune(&mut self, capacity_max: u32, area: usize) {
         let capacity_max = capacity_max.min(u32::try_from(area / AREA_SHARE).unwrap_or(u32::MAX));
         let nxt = self.connection.receive_nxt();
         let capacity = u64::from(self.receive_capacity);

@@ -3,9 +3,10 @@
 use atoll_base::Endpoint;
 use atoll_ipc::{Command, Ready};
 
-use super::Client;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
+use super::session::Session;
+use super::{Client, multicast};
 use crate::stream::{Local, Stream};
 use crate::{Errno, Failure};
 
@@ -26,6 +27,23 @@ pub enum Connecting {
     GoesOn,
 }
 
+/// Returns whether a socket that is bound to `local` connects to itself. It needs a port for that: a port
+/// that is chosen for connect(2) is never that of the peer.
+fn is_own_peer(local: Endpoint, remote: Endpoint) -> bool {
+    // connect(2) to the unspecified address means the loopback, as on Linux.
+    let here = remote.addr.is_unspecified();
+    let addr = if here { remote.addr.loopback_of_family() } else { remote.addr };
+    local.port != 0 && local == Endpoint::at(addr, remote.port)
+}
+
+/// Refuses a peer that is a group, or everybody on a link: there is no way to a single one (tcp_v4_connect,
+/// tcp_v6_connect).
+fn check_peer<P: Platform>(session: &Session<P>, remote: Endpoint) -> Result<(), Errno> {
+    let addr = remote.addr;
+    let is_group = addr.is_v6_multicast() || addr.to_v4().is_some_and(multicast::is_group);
+    if is_group || session.is_broadcast(addr) { Err(Errno::ENETUNREACH) } else { Ok(()) }
+}
+
 impl<P: Platform> Client<P> {
     /// Implements connect(2) of a stream socket to an address that the stack reaches.
     pub fn connect(&mut self, object: u32, remote: Endpoint) -> Result<Connecting, Errno> {
@@ -38,7 +56,7 @@ impl<P: Platform> Client<P> {
         let was_reported = socket.connect_reported;
         let is_disconnecting = socket.standing.is_disconnecting;
         let Some((stream, local, _)) = self.stream(object) else { return Err(Errno::EBADF) };
-        if stream.is_connecting() {
+        if stream.is_connecting() || !was_reported && stream.is_about_to_end() {
             return Ok(Connecting::GoesOn);
         }
         if stream.is_closed() && !was_reported {
@@ -59,6 +77,7 @@ impl<P: Platform> Client<P> {
     /// Returns whether a connection that was begun is open. An error is reported once, and the socket may
     /// then try again.
     pub fn poll_connected(&mut self, object: u32) -> Result<(), Failure> {
+        let was_reported = self.socket(object).is_some_and(|socket| socket.connect_reported);
         let Some((stream, local, _)) = self.stream(object) else {
             // Another thread has shut it down.
             return Err(self.take_error(object).unwrap_or(Errno::EBADF).into());
@@ -66,9 +85,19 @@ impl<P: Platform> Client<P> {
         if stream.is_connecting() {
             return Err(Failure::WouldBlock);
         }
+        if !was_reported && stream.is_about_to_end() {
+            // As its FIN crosses itself, it is over before connect(2) returns.
+            return Err(Failure::WouldBlock);
+        }
+        let ends_at_once = !was_reported && stream.is_shut_send();
         if let Some(errno) = stream.is_closed().then(|| stream.take_error(local)).flatten() {
             self.start_over(object);
             return Err(errno.into());
+        }
+        if ends_at_once {
+            // __inet_stream_connect: there is neither a connection nor an error.
+            self.start_over(object);
+            return Err(Errno::ECONNABORTED.into());
         }
         self.report_connected(object);
         Ok(())
@@ -88,6 +117,7 @@ impl<P: Platform> Client<P> {
         let draw = self.rng.next_u32();
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
+        check_peer(session, remote)?;
         let replicas = session.count();
         let within = socket.options.local_ports(session.facts.ephemeral).filter(|_| lease == 0);
         let (local, replica) = if let Some((first, last)) = within {
@@ -122,12 +152,7 @@ impl<P: Platform> Client<P> {
             .and_then(|replica| Stream::new(replica.port(), slot, generation))
         {
             stream.set_reset_on_close(linger == Some(0));
-            if fast {
-                stream.ask_for_fast_open();
-            }
-            if lasting.shut_receive {
-                stream.shut_receive_early();
-            }
+            stream.begin(fast, lasting.shut_receive, lasting.shut_send && is_own_peer(local, remote));
             if held {
                 stream.begin_options();
             }

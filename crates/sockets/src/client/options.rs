@@ -37,6 +37,20 @@ pub enum Membership {
     Leaves,
 }
 
+/// Returns the error for an option of `TCP_REPAIR`, which takes CAP_NET_ADMIN on Linux, or of a connection
+/// that would have to be under repair (do_tcp_setsockopt). `is_open`: the socket listens, or has a
+/// connection.
+fn of_repair(number: i32, is_open: bool) -> Option<Errno> {
+    match number {
+        libc::TCP_REPAIR | libc::TCP_REPAIR_QUEUE | libc::TCP_TIMESTAMP | libc::TCP_REPAIR_WINDOW => {
+            Some(Errno::EPERM)
+        }
+        libc::TCP_QUEUE_SEQ => Some(if is_open { Errno::EPERM } else { Errno::EINVAL }),
+        libc::TCP_REPAIR_OPTIONS => Some(Errno::EINVAL),
+        _ => None,
+    }
+}
+
 impl<P: Platform> Client<P> {
     // structure: set_option: each check refuses with an error of its own, in the order of Linux
     /// Sets an option of a socket to the value that the program has written. Fails as setsockopt(2) does,
@@ -71,8 +85,20 @@ impl<P: Platform> Client<P> {
             (SOL_SOCKET, libc::SO_PASSCRED | libc::SO_PASSSEC | PASSPIDFD | PASSRIGHTS) => Errno::EOPNOTSUPP,
             // sk_detach_filter: there is none.
             (SOL_SOCKET, libc::SO_DETACH_FILTER) => Errno::ENOENT,
-            (IPPROTO_TCP, libc::TCP_ULP | libc::TCP_FASTOPEN_KEY) => Errno::ENOPROTOOPT,
+            (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => Errno::ENOPROTOOPT,
+            // tcp_set_ulp: there is no protocol of any name.
+            (IPPROTO_TCP, libc::TCP_ULP) if is_tcp => {
+                if value.is_empty() {
+                    Errno::EINVAL
+                } else {
+                    Errno::ENOENT
+                }
+            }
             _ if is_of_protocol && value.len() < size_of::<i32>() => Errno::EINVAL,
+            (IPPROTO_TCP, number) if is_tcp => {
+                let is_open = !is_closed && !matches!(socket.kind, Kind::Fresh | Kind::Bound);
+                of_repair(number, is_open).unwrap_or(Errno::ENOPROTOOPT)
+            }
             _ => Errno::ENOPROTOOPT,
         })?;
         let mut held = row.decode(value, socket.options.value(row.name), is_tcp)?;
@@ -153,7 +179,11 @@ impl<P: Platform> Client<P> {
         match (level, number) {
             (SOL_SOCKET, _) => None,
             // do_tcp_setsockopt
-            (IPPROTO_TCP, libc::TCP_CONGESTION | libc::TCP_ULP | libc::TCP_FASTOPEN_KEY) => None,
+            (IPPROTO_TCP, libc::TCP_CONGESTION | libc::TCP_ULP | libc::TCP_FASTOPEN_KEY)
+                if is_of_protocol =>
+            {
+                None
+            }
             _ if is_of_protocol => (len < size_of::<i32>()).then_some(Errno::EINVAL),
             (IPPROTO_IP, libc::IP_MULTICAST_IF) if socket.protocol == Protocol::Tcp => Some(Errno::EINVAL),
             (IPPROTO_IP, libc::IP_ADD_MEMBERSHIP | libc::IP_DROP_MEMBERSHIP)
@@ -225,6 +255,11 @@ impl<P: Platform> Client<P> {
             (SOL_SOCKET, libc::SO_PASSCRED | libc::SO_PASSSEC | PASSPIDFD | PASSRIGHTS) => {
                 return Err(Errno::EOPNOTSUPP);
             }
+            // do_tcp_getsockopt: there is none, and no socket is under repair.
+            (IPPROTO_TCP, libc::TCP_ULP) => return Ok(Value::of(&[])),
+            (IPPROTO_TCP, libc::TCP_REPAIR) => 0,
+            (IPPROTO_TCP, libc::TCP_REPAIR_QUEUE | libc::TCP_QUEUE_SEQ) => return Err(Errno::EINVAL),
+            (IPPROTO_TCP, libc::TCP_REPAIR_WINDOW) => return Err(Errno::EPERM),
             // There is no peer whose user is known.
             (SOL_SOCKET, libc::SO_PEERGROUPS | PEERPIDFD) => return Err(Errno(libc::ENODATA)),
             _ => return Err(Errno::ENOPROTOOPT),

@@ -589,6 +589,52 @@ fn a_value_that_reads_as_the_default_is_told_if_it_changes_something() {
 }
 
 #[test]
+fn refused_options_say_why() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (connected, _) = connection(&mut client, &stack, 0);
+    let fresh = client.insert(Object::socket(Protocol::Tcp, false, true));
+    let datagrams = client.insert(Object::socket(Protocol::Udp, false, true));
+    let mut set = |object, number, value: &[u8]| client.set_option(object, libc::IPPROTO_TCP, number, value);
+    for object in [connected, fresh] {
+        assert_eq!(set(object, libc::TCP_ULP, b"tls"), Err(Errno::ENOENT.into()));
+        assert_eq!(set(object, libc::TCP_ULP, b""), Err(Errno::EINVAL.into()));
+        for number in [libc::TCP_REPAIR, libc::TCP_REPAIR_QUEUE, libc::TCP_TIMESTAMP, libc::TCP_REPAIR_WINDOW]
+        {
+            assert_eq!(set(object, number, &[1, 0, 0, 0]), Err(Errno::EPERM.into()), "{number}");
+            assert_eq!(set(object, number, &[1]), Err(Errno::EINVAL.into()), "{number}");
+        }
+        assert_eq!(set(object, libc::TCP_REPAIR_OPTIONS, &[0; 8]), Err(Errno::EINVAL.into()));
+        assert_eq!(set(object, libc::TCP_MD5SIG, &[0; 216]), Err(Errno::ENOPROTOOPT.into()));
+    }
+    assert_eq!(set(connected, libc::TCP_QUEUE_SEQ, &[0; 4]), Err(Errno::EPERM.into()));
+    assert_eq!(set(fresh, libc::TCP_QUEUE_SEQ, &[0; 4]), Err(Errno::EINVAL.into()));
+    assert_eq!(set(datagrams, libc::TCP_ULP, b"tls"), Err(Errno::ENOPROTOOPT.into()));
+    let get = |number| client.option(fresh, libc::IPPROTO_TCP, number).map(|value| value.octets().to_vec());
+    assert_eq!(get(libc::TCP_ULP), Ok(Vec::new()));
+    assert_eq!(get(libc::TCP_REPAIR), Ok(vec![0; 4]));
+    assert_eq!(get(libc::TCP_REPAIR_WINDOW), Err(Errno::EPERM));
+    assert_eq!(get(libc::TCP_QUEUE_SEQ), Err(Errno::EINVAL));
+}
+
+#[test]
+fn nobody_connects_to_many() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let everybody = Endpoint::new(u32::MAX, 80);
+    let groups = [0xe000_0001, 0xefff_fffe].map(|group| Endpoint::new(group, 80));
+    let mut group = [0; 16];
+    (group[0], group[1], group[15]) = (0xff, 2, 1);
+    let group = Endpoint::at(atoll_base::Addr::from_octets(group), 80);
+    for remote in [everybody, groups[0], groups[1], group] {
+        let object = client.insert(Object::socket(Protocol::Tcp, !remote.addr.is_v4(), true));
+        assert_eq!(client.connect(object, remote), Err(Errno::ENETUNREACH));
+        assert!(matches!(client.socket(object).expect("a socket").kind, Kind::Fresh));
+    }
+    assert_eq!(stack.commands(0), []);
+}
+
+#[test]
 fn a_connection_that_is_disconnected_is_reset_and_its_socket_may_connect_again() {
     for pooled in [false, true] {
         let stack = Stack::new(1);

@@ -12,7 +12,7 @@ mod text;
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::{Flags, Segment};
 
-use crate::connection::{Connection, TIME_WAIT};
+use crate::connection::{Connection, TIME_WAIT, pieces};
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
 use crate::state::State;
@@ -21,7 +21,11 @@ use crate::timers::Timer;
 impl Connection {
     /// Handles a segment whose checksum is good and whose ports belong to this connection.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Input {
-        self.segments_in = self.segments_in.saturating_add(1);
+        let pieces = pieces(segment.len, self.rcv.mss);
+        self.segments_in = self.segments_in.saturating_add(pieces);
+        if segment.len > 0 {
+            self.texts_in = self.texts_in.saturating_add(pieces);
+        }
         match self.state() {
             State::Closed => Input::dropped(Reason::Closed),
             State::SynSent => self.segment_arrives_in_syn_sent(now, segment),
@@ -120,9 +124,9 @@ impl Connection {
 
     /// Returns whether the last answer to a segment that makes no sense lies back far enough.
     fn may_answer_stray(&mut self, now: Instant) -> bool {
-        let may = now >= self.challenge_after;
+        let may = self.rare.as_ref().is_none_or(|rare| now >= rare.challenge_after);
         if may {
-            self.challenge_after = now + CHALLENGE_INTERVAL;
+            self.rare.get_or_insert_default().challenge_after = now + CHALLENGE_INTERVAL;
         }
         may
     }

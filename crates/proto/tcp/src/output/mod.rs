@@ -11,7 +11,7 @@ mod timeout;
 use atoll_base::{Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment};
 
-use crate::connection::{Connection, text_offset};
+use crate::connection::{Connection, pieces, text_offset};
 use crate::outcome::Transmit;
 use crate::pending::Pending;
 use crate::recovery::Frto;
@@ -28,7 +28,11 @@ impl Connection {
         // A device that cuts segments does not know which urgent pointer each piece needs.
         let len_max = if urgent.is_some() { 0 } else { len_max };
         let mut transmit = self.next_transmit(now, len_max)?;
-        self.segments_out = self.segments_out.saturating_add(1);
+        let pieces = pieces(transmit.segment.len, self.snd.mss);
+        self.segments_out = self.segments_out.saturating_add(pieces);
+        if transmit.segment.len > 0 {
+            self.texts_out = self.texts_out.saturating_add(pieces);
+        }
         if let Some(end) = urgent {
             self.point_to_urgent(&mut transmit, end);
         }

@@ -247,6 +247,34 @@ fn a_smaller_buffer_does_not_shrink_the_window() {
     assert!(t.recv(data(40_001..41_001)).text.is_some());
 }
 
+#[test]
+fn segments_with_text_are_counted_and_those_that_have_arrived() {
+    let mut t = Tcb::established().sent(6 * MSS);
+    let counts = |t: &Tcb| {
+        let info = t.conn.info(t.now);
+        (info.data_segs_in, info.data_segs_out, info.delivered)
+    };
+    assert_eq!(counts(&t), (0, 6, 1), "the SYN has arrived");
+    t.advance(ms(100));
+    t.takes(ack(1).sack(1001..4001));
+    assert_eq!(counts(&t), (0, 6, 4));
+    t.expect([data(1..1001).retransmit()]);
+    t.takes(ack(6001));
+    assert_eq!(counts(&t), (0, 7, 7));
+    t.recv(data(1..1001));
+    t.recv(data(1001..1002));
+    // What the link has put together counts as what the peer has sent.
+    t.recv(data(1002..1002 + 3 * u32::from(t.conn.rcv.mss)));
+    assert_eq!(counts(&t), (5, 7, 7));
+    t.write(2 * MSS);
+    let len_max = 10 * MSS;
+    assert_eq!(t.conn.poll_transmit(t.now, len_max).expect("text").segment.len, 2 * MSS);
+    t.conn.shutdown_send(t.now);
+    t.poll();
+    t.takes(ack(8002));
+    assert_eq!(counts(&t), (5, 9, 10), "the FIN has arrived, too");
+}
+
 // --- loss
 // -----------------------------------------------------------------------------------------------------------
 

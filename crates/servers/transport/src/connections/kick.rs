@@ -75,15 +75,9 @@ impl Connections {
         }
         if head > connection.receive_head() {
             connection.handle_read_head(now, head);
-            entry.forget_passed_marks(head);
-            // A ring that was drained is kept for the next request; the sweep finds it if there is none.
-            if entry.receive.old().is_some() {
-                entry.release_drained(session, head);
-            }
-            if !session.pressure.receive {
-                entry.tune(config.receive_capacity.1, session.layout.receive_bytes);
-            }
         }
+        // Also if the head is known: where text wants memory, `Entry::reserve` has looked at it before.
+        entry.follow_reader(session, config.receive_capacity.1);
         self.touch(index);
     }
 }

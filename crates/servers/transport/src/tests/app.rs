@@ -170,7 +170,7 @@ impl App {
     }
 
     /// Returns a new socket.
-    fn socket(&mut self, protocol: Protocol, at: Endpoint) -> u32 {
+    pub(super) fn socket(&mut self, protocol: Protocol, at: Endpoint) -> u32 {
         self.client.insert(Object::socket(protocol, !at.addr.is_v4(), true))
     }
 

@@ -3,11 +3,16 @@
 use std::vec;
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint};
+use atoll_base::{Addr, Duration, Endpoint};
 use atoll_ip::ChecksumOffload;
+use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{APP_OPTIONS_FOLLOW, REPLICA_CLOSED, REPLICA_FIN, SlotState};
 use atoll_ipc::{Cause, Command, Ready, SocketOption};
+
+use atoll_sockets::client::Connecting;
+use atoll_sockets::client::simulated::Opening;
+use atoll_sockets::{Errno, Failure};
 
 use super::kit::{App, Net, Socket, Stack, addr, meet};
 
@@ -158,6 +163,30 @@ fn a_socket_is_its_own_peer_if_it_has_the_port() {
 }
 
 #[test]
+fn a_socket_that_was_shut_before_it_connects_to_itself_is_over_at_once() {
+    for (shut_send, unspecified) in [(true, false), (true, true), (false, false)] {
+        let mut net = Net::new(vec![Stack::new(1)]);
+        let mut app = App::attach(net.stack(0), 1);
+        let loopback = Endpoint::at(Addr::V4_ANY.loopback_of_family(), 4000);
+        let object = app.socket(Protocol::Tcp, loopback);
+        let opening = Opening::bind(&mut app.client, object, loopback).expect("it is fresh");
+        app.complete(&mut net, opening);
+        assert_eq!(app.client.shutdown(object, true, shut_send), Err(Errno::ENOTCONN.into()));
+        let remote = if unspecified { Endpoint::at(Addr::V4_ANY, 4000) } else { loopback };
+        assert_eq!(app.client.connect(object, remote), Ok(Connecting::Begun));
+        assert_eq!(app.client.poll_connected(object), Err(Failure::WouldBlock));
+        net.settle();
+        if !shut_send {
+            assert_eq!(app.client.poll_connected(object), Ok(()));
+            continue;
+        }
+        assert_eq!(app.client.poll_connected(object), Err(Errno::ECONNABORTED.into()));
+        assert_eq!(app.client.peer_of(object), Err(Errno::ENOTCONN));
+        assert_eq!(app.client.take_error(object), None);
+    }
+}
+
+#[test]
 fn nobody_listening_refuses_and_nobody_there_is_unreachable() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut client = App::attach(net.stack(1), 2);
@@ -215,7 +244,11 @@ fn nobody_is_connected_to_everybody() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut client = App::attach(net.stack(0), 1);
     for everybody in [addr(255), 0xffff_ffff, 0xe000_0001] {
-        let c = client.connect(Endpoint::new(everybody, 80));
+        let remote = Endpoint::new(everybody, 80);
+        let object = client.socket(Protocol::Tcp, remote);
+        assert_eq!(client.client.connect(object, remote), Err(Errno::ENETUNREACH), "{everybody:x}");
+        // The replica believes no program.
+        let c = client.raw().connect(0, Endpoint::new(0, 0), remote);
         net.settle();
         assert_eq!(client.state(c).1, Cause::NetworkUnreachable, "{everybody:x}");
     }
