@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::Info;
-use atoll_ipc::{CONGESTION_NAMES, Command, tcp_state};
+use atoll_ipc::{CONGESTION_NAMES, Command, Device, tcp_state};
 use atoll_sockets::client::multicast;
 use atoll_sockets::client::object::{Kind, Place, Socket};
-use atoll_sockets::options::{Name, Value};
+use atoll_sockets::options::{Name, SO_BINDTOIFINDEX, Value, interface_named};
 use atoll_sockets::{Errno, Failure, tcp_info};
 
 use crate::groups;
@@ -27,6 +27,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     if multicast::is_option(level, name) {
         return groups::set(object, level, name, value);
     }
+    check_device(object, (level, name), value)?;
     let result = STATE.until_turn(|state| state.client.set_option(object, level, name, value));
     if result.is_ok() && (level, name) == (libc::SOL_UDP, libc::UDP_CORK) {
         transfer::uncork(object);
@@ -39,6 +40,19 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
         );
     }
     result
+}
+
+/// Fails as Linux does for a socket that is bound to a device and is to be bound to another: that needs
+/// CAP_NET_RAW (sock_bindtoindex_locked).
+fn check_device(object: u32, option: (i32, i32), value: &[u8]) -> Result<(), Errno> {
+    match option {
+        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) => interface_named(value).map(|_| ())?,
+        (libc::SOL_SOCKET, SO_BINDTOIFINDEX) if value.len() >= size_of::<i32>() => {}
+        _ => return Ok(()),
+    }
+    let device = STATE.with(|state| state.client.socket(object).map(|socket| socket.options.device()));
+    let is_bound = device.is_some_and(|device| device != Device::None);
+    if is_bound && !atoll_sys::users::may_use_raw_sockets() { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 /// Returns the octets of an option's value: getsockopt(2).

@@ -7,6 +7,7 @@
 use atoll_base::{Addr, Endpoint, SlotId};
 use zerocopy::TryFromBytes;
 
+use crate::device::Device;
 use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, numbered};
 use crate::lease::{Pass, Voucher};
 pub use crate::protocol::{DatagramKind, Protocol};
@@ -102,6 +103,10 @@ pub enum SocketOption {
     /// Whether the sizes of buffers stay as they are, as bits: 1 for the send buffer, 2 for the receive
     /// buffer (connections and listeners; `SO_BUF_LOCK`). Setting a size sets its bit.
     BufferLock = 52,
+    /// The device that the socket is bound to, by its number in [`Device`] (`SO_BINDTODEVICE`). For a socket
+    /// that is bound to a port and does not listen yet, the authority of the port gets it as an option of a
+    /// listener.
+    Device = 53,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
     MtuV6 = 48,
     /// Whether network errors about what the socket has sent come as records into its receive buffer
@@ -159,8 +164,9 @@ messages! {
     pub enum Command after u8 {
         /// Leases `local` (port 0 for any) for the socket `lease`. Sent to the replica `port % replicas`, the
         /// authority of that port (for port 0 to any replica, which chooses one of its own ports). A forked
-        /// child that sends the command again becomes a holder. `v6_only`: see [`Command::Listen`]. Answered
-        /// by [`crate::Event::BindReply`].
+        /// child that sends the command again becomes a holder. `v6_only`: see [`Command::Listen`]. `device`
+        /// is the one that the socket is bound to. Answered by [`crate::Event::BindReply`].
+        // The record of this command in a ledger of an older build has a 0 for the device.
         Bind = 1 {
             token: u32,
             lease: u64,
@@ -169,6 +175,7 @@ messages! {
             reuse_addr: bool,
             reuse_port: bool,
             v6_only: bool,
+            device: Device,
         },
         /// Ends this session's hold on the lease. The port is free when no session holds it. Also sent to
         /// every replica that was asked to listen or to open: it ends the listener there (for this session).
@@ -244,6 +251,7 @@ messages! {
             reuse_addr: bool,
             reuse_port: bool,
             v6_only: bool,
+            device: Device,
         },
         /// Opens a connection from one of these ports, as [`Command::Connect`] with port 0 does from any
         /// (`IP_LOCAL_PORT_RANGE`).
@@ -310,6 +318,7 @@ mod tests {
                 reuse_addr: true,
                 reuse_port: false,
                 v6_only,
+                device: Device::Link,
             },
             Command::Release { lease },
             Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3, v6_only },

@@ -12,6 +12,7 @@
 use atoll_base::Endpoint;
 use bitflags::bitflags;
 
+use crate::device::Device;
 use crate::layout::{Field, record};
 use crate::protocol::Protocol;
 
@@ -32,6 +33,8 @@ pub struct Grant {
     pub reuse_port: bool,
     /// Whether the socket may listen.
     pub listening: bool,
+    /// The device that the socket is bound to.
+    pub device: Device,
     /// The user that created the socket or asked for the port; [`NO_USER`] where no replica had to know.
     pub uid: u32,
     /// The number of the grant: later grants of an authority have larger numbers.
@@ -83,6 +86,22 @@ bitflags! {
         const REUSE_ADDR = 2;
         const REUSE_PORT = 4;
         const LISTENING = 8;
+        /// The socket is bound to the loopback.
+        const ON_LOOPBACK = 16;
+        /// The socket is bound to the link.
+        const ON_LINK = 32;
+    }
+}
+
+impl Options {
+    const fn device(self) -> Device {
+        if self.contains(Options::ON_LOOPBACK) {
+            Device::Loopback
+        } else if self.contains(Options::ON_LINK) {
+            Device::Link
+        } else {
+            Device::None
+        }
     }
 }
 
@@ -136,6 +155,7 @@ impl Grant {
             reuse_addr: options.contains(Options::REUSE_ADDR),
             reuse_port: options.contains(Options::REUSE_PORT),
             listening: options.contains(Options::LISTENING),
+            device: options.device(),
             uid,
             granted,
         }
@@ -170,6 +190,8 @@ impl Grant {
         options.set(Options::REUSE_ADDR, self.reuse_addr);
         options.set(Options::REUSE_PORT, self.reuse_port);
         options.set(Options::LISTENING, self.listening);
+        options.set(Options::ON_LOOPBACK, matches!(self.device, Device::Loopback));
+        options.set(Options::ON_LINK, matches!(self.device, Device::Link));
         options.bits()
     }
 }
@@ -188,6 +210,7 @@ mod tests {
             reuse_addr: false,
             reuse_port: false,
             listening: false,
+            device: Device::None,
             uid: 4,
             granted: 5,
         };
@@ -200,6 +223,8 @@ mod tests {
             Grant { reuse_addr: true, ..grant },
             Grant { reuse_port: true, ..grant },
             Grant { listening: true, ..grant },
+            Grant { device: Device::Loopback, ..grant },
+            Grant { device: Device::Link, ..grant },
             Grant { uid: 5, ..grant },
             Grant { granted: 6, ..grant },
         ];

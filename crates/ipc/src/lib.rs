@@ -32,6 +32,7 @@ pub mod command;
 pub mod control;
 pub mod datagram;
 pub mod details;
+mod device;
 pub mod event;
 pub mod info;
 pub mod ip;
@@ -55,6 +56,7 @@ pub mod tcp_state;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use details::Details;
+pub use device::Device;
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 pub use message::Message;

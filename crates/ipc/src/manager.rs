@@ -19,6 +19,7 @@
 
 use atoll_base::{Endpoint, Epoch, Instant, SessionId};
 
+use crate::device::Device;
 use crate::layout::{BadMessage, Field, MESSAGE_BYTES, messages, part, put, record};
 
 /// The size of a message in bytes.
@@ -44,8 +45,9 @@ messages! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
     pub enum ManagerBody after Head {
-        /// A socket, known by its lease, listens at this address. Late: its acceptors are late, too.
-        Opened = 0 { listener: u64, lease: u64, local: Endpoint, v6_only: bool },
+        /// A socket, known by its lease, listens at this address on this device. Late: its acceptors are
+        /// late, too.
+        Opened = 0 { listener: u64, lease: u64, local: Endpoint, v6_only: bool, device: Device },
         /// The socket stopped listening.
         Left = 1 { listener: u64, lease: u64 },
         /// The last socket of the listener stopped listening: waiting connections are to be reset.
@@ -126,7 +128,7 @@ mod tests {
         let (session, lease, offered_at) = (SessionId(9), 1 << 60, Instant::from_nanos(1 << 61));
         let local = Endpoint::at(Addr::from_octets([0xfd; 16]), 65535);
         let bodies = [
-            ManagerBody::Opened { listener, lease, local, v6_only: true },
+            ManagerBody::Opened { listener, lease, local, v6_only: true, device: Device::Link },
             ManagerBody::Left { listener, lease },
             ManagerBody::Closed { listener },
             ManagerBody::Registered { listener, session, lease },

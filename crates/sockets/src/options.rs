@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use atoll_base::Duration;
 use atoll_ipc::datagram::ErrorWishes;
-use atoll_ipc::{CONGESTION_NAMES, SocketOption};
+use atoll_ipc::{CONGESTION_NAMES, Device, SocketOption};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,7 @@ use crate::errno::Errno;
 use crate::stamps::Form;
 use crate::stream::Local;
 use crate::tcp_info::TCP_INFO_BYTES;
+use crate::view::{LINK, LINK_NAME, LOOPBACK, LOOPBACK_NAME};
 
 /// The options of the table, in its order. The number of an option is written down over execve(2), so new
 /// options are added at the end.
@@ -87,6 +88,7 @@ pub enum Name {
     Drops,
     BufferLock,
     LocalPorts,
+    Device,
 }
 
 /// The row of an option in the table.
@@ -161,6 +163,8 @@ pub enum Codec {
     /// The value of `IP_LOCAL_PORT_RANGE`: the first port in the lower half, the last one in the upper half;
     /// 0 stands for that of the stack.
     Ports,
+    /// The number of one of the stack's interfaces, or 0 for none; the number of the [`Device`], too.
+    Device,
     /// An int; any value but 0 asks for times in the form that the option names, and is held as its number
     /// ([`Form`]).
     Form,
@@ -224,6 +228,8 @@ const IP_LOCAL_PORT_RANGE: i32 = 51;
 const SO_BUF_LOCK: i32 = 72;
 const SEND_LOCK: u64 = 1;
 const RECEIVE_LOCK: u64 = 2;
+/// The option of this name (asm-generic/socket.h).
+pub const SO_BINDTOIFINDEX: i32 = 62;
 /// The value of `net.core.somaxconn`.
 const SOMAXCONN: i32 = 4096;
 /// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
@@ -342,10 +348,12 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::BufferLock, socket(SO_BUF_LOCK), Range(0, 3), 0, Tcp(So::BufferLock)),
     // bind(2) with port 0 and connect(2) look at it.
     row(Name::LocalPorts, ip(IP_LOCAL_PORT_RANGE), Codec::Ports, 0, Nobody),
+    // One setting for two options: SO_BINDTODEVICE names the device.
+    row(Name::Device, socket(SO_BINDTOIFINDEX), Codec::Device, 0, Replicas(So::Device)),
 ];
 
 /// The number of options.
-const NAMES: usize = Name::LocalPorts as usize + 1;
+const NAMES: usize = Name::Device as usize + 1;
 
 const _: () = {
     let mut at = 0;
@@ -442,10 +450,8 @@ impl Row {
                 let place = CONGESTION_NAMES.iter().position(|known| known.as_bytes() == name);
                 place.ok_or(Errno::ENOENT)? as u64
             }
-            Codec::Linger2 => match int()? {
-                value if value < 0 => u64::from(u32::MAX),
-                value => value.min(LINGER2_MAX) as u64,
-            },
+            // A negative value is all ones.
+            Codec::Linger2 => u64::from(int()?.clamp(-1, LINGER2_MAX) as u32),
             Codec::Retransmissions => time_of_retransmissions(int()?),
             Codec::Class => {
                 let class = match int()? {
@@ -456,6 +462,7 @@ impl Row {
                 if is_tcp { class & !3 | before & 3 } else { class }
             }
             Codec::Ports => read_ports(value)?,
+            Codec::Device => device_numbered(int()?)?,
             Codec::Window => match int()? {
                 0 => 0,
                 value => (value.max(0) as u64).max(WINDOW_MIN),
@@ -524,6 +531,40 @@ fn read_ports(value: &[u8]) -> Result<u64, Errno> {
         (first, last) if first != 0 && last != 0 && first > last => Err(Errno::EINVAL),
         _ => Ok(ports),
     }
+}
+
+/// The number of an interface, and its name, for each device that a socket may be bound to.
+const DEVICES: [(u32, &str); 2] = [(LOOPBACK, LOOPBACK_NAME), (LINK, LINK_NAME)];
+
+const _: () = assert!(LOOPBACK == Device::Loopback as u32 && LINK == Device::Link as u32);
+
+/// Returns the number of the interface that a value of `SO_BINDTODEVICE` names, 0 for none; fails with ENODEV
+/// if there is no such one (sock_setbindtodevice).
+pub fn interface_named(value: &[u8]) -> Result<i32, Errno> {
+    let value = &value[..value.len().min(libc::IFNAMSIZ - 1)];
+    let name = value.split(|octet| *octet == 0).next().unwrap_or_default();
+    if name.is_empty() {
+        return Ok(0);
+    }
+    let found = DEVICES.iter().find(|(_, known)| known.as_bytes() == name);
+    found.map(|(number, _)| *number as i32).ok_or(Errno(libc::ENODEV))
+}
+
+/// Returns the device with the number of an interface.
+fn device_numbered(number: i32) -> Result<u64, Errno> {
+    let number = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
+    // DEVIATION: Linux binds a socket to an interface that is not there, too.
+    Device::of_value(number).map(|device| device as u64).ok_or(Errno(libc::ENODEV))
+}
+
+/// Returns the value of `SO_BINDTODEVICE`: the name of the device and a 0, or nothing (sock_getbindtodevice).
+pub fn name_of(device: Device) -> Value {
+    let mut value = [0; libc::IFNAMSIZ];
+    let Some((_, name)) = DEVICES.iter().find(|(number, _)| *number == device as u32) else {
+        return Value::of(&[]);
+    };
+    value.iter_mut().zip(name.bytes()).for_each(|(to, octet)| *to = octet);
+    Value::of(&value[..name.len() + 1])
 }
 
 fn within(value: i32, least: i32, most: i32) -> Result<u64, Errno> {
@@ -686,7 +727,8 @@ impl Options {
     /// Returns whether an option was set that counts for the SYN, or for the ACK of the handshake: replicas
     /// must have it before they send anything.
     pub fn count_for_syn(&self) -> bool {
-        const FIRST: [Name; 8] = [
+        const FIRST: [Name; 9] = [
+            Name::Device,
             Name::MaxSegment,
             Name::ReceiveBuffer,
             Name::WindowClamp,
@@ -697,6 +739,12 @@ impl Options {
             Name::TrafficClass,
         ];
         FIRST.iter().any(|name| self.set_value(*name).is_some())
+    }
+
+    /// Returns the device that the socket is bound to.
+    #[inline]
+    pub fn device(&self) -> Device {
+        self.set_value(Name::Device).and_then(|held| Device::of_value(held as u32)).unwrap_or_default()
     }
 
     /// Returns the time of `SO_LINGER` in seconds, if it is on.

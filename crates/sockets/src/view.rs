@@ -27,6 +27,8 @@ use libc::{
 
 /// The index of the loopback interface, as on Linux.
 pub const LOOPBACK: u32 = 1;
+/// The name of the loopback interface.
+pub const LOOPBACK_NAME: &str = "lo";
 /// The index of the stack's link.
 pub const LINK: u32 = 2;
 /// The name of the stack's link.
@@ -137,7 +139,7 @@ impl View {
         let (up, lower_up) = ((libc::IFF_UP | libc::IFF_RUNNING) as u32, libc::IFF_LOWER_UP as u32);
         let loopback = Interface {
             index: LOOPBACK,
-            name: "lo",
+            name: LOOPBACK_NAME,
             flags: up | lower_up | libc::IFF_LOOPBACK as u32,
             mtu: facts.mtu.into(),
             mac: [0; 6],

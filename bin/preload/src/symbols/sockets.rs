@@ -4,11 +4,12 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::AtomicBool;
 
 use atoll_base::Endpoint;
+use atoll_ipc::Device;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use atoll_sockets::client::multicast;
 use atoll_sockets::client::object::{Kind, Socket};
-use atoll_sockets::options::{Name, Value};
+use atoll_sockets::options::{Name, SO_BINDTOIFINDEX, Value};
 use libc::{sockaddr, socklen_t};
 
 use super::{Address, answer, fail, give_address, write_address};
@@ -179,7 +180,7 @@ fn local_of(
     };
     let Some(session) = state.client.own() else { return Ok(Local::Kernel) };
     let network = &settings().kernel_network;
-    if undecided && !socket.protocol.is_icmp() && network.names(endpoint) {
+    if undecided && may_be_the_kernels(socket) && network.names(endpoint) {
         return Ok(Local::Kernel);
     }
     // inet6_bind
@@ -200,9 +201,19 @@ fn local_of(
         _ if raw => Ok(Local::Foreign(endpoint)),
         // __inet_bind looks at the address before the state of the socket, __inet6_bind after it.
         _ if !undecided => Err(if socket.v6 { Errno::EINVAL } else { Errno::EADDRNOTAVAIL }),
-        true => Ok(Local::Kernel),
-        false => Ok(Local::Foreign(endpoint)),
+        true if is_on_no_link(socket) => Ok(Local::Kernel),
+        _ => Ok(Local::Foreign(endpoint)),
     }
+}
+
+/// Returns whether the kernel's network may serve a socket. The kernel's `eth0` is another one than the
+/// stack's, to which the socket may be bound.
+fn may_be_the_kernels(socket: &Socket) -> bool {
+    !socket.protocol.is_icmp() && is_on_no_link(socket)
+}
+
+fn is_on_no_link(socket: &Socket) -> bool {
+    socket.options.device() != Device::Link
 }
 
 /// Says once that an address is not the stack's.
@@ -301,7 +312,7 @@ fn choice_for(state: &State, socket: &Socket, to: Endpoint) -> Choice {
         return Choice::Stack(to);
     }
     let network = &settings().kernel_network;
-    if !socket.protocol.is_icmp() && network.names(to) {
+    if may_be_the_kernels(socket) && network.names(to) {
         return Choice::Kernel;
     }
     let is_inside =
@@ -311,7 +322,7 @@ fn choice_for(state: &State, socket: &Socket, to: Endpoint) -> Choice {
     if is_here || is_inside || is_group || session.reaches(to.addr) {
         return Choice::Stack(to);
     }
-    if network.has_rest() {
+    if network.has_rest() && is_on_no_link(socket) {
         return Choice::Kernel;
     }
     Choice::Unreached(to)
@@ -511,6 +522,13 @@ fn get_option(
         None => found,
     };
     let octets = found.octets();
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE)
+        && !octets.is_empty()
+        && room < libc::IFNAMSIZ
+    {
+        // sock_getbindtodevice
+        return Err(Errno::EINVAL);
+    }
     let room = room.min(octets.len());
     // ip(7): at that level one octet is enough for a small number, if there is no room for more.
     let is_small = level == libc::IPPROTO_IP
@@ -547,10 +565,12 @@ pub unsafe extern "C" fn setsockopt(
     if (len as i32) < 0 {
         return fail(Errno::EINVAL);
     }
-    let len_read = (len as usize).min(OPTION_MAX);
+    let is_name = (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+    // sock_setbindtodevice: a name that is too long is cut off.
+    let len_read = (len as usize).min(if is_name { libc::IFNAMSIZ - 1 } else { OPTION_MAX });
     if !reach::can_read(value, len_read) {
         // sock_setsockopt: the length is looked at first.
-        let is_short = level == libc::SOL_SOCKET && len_read < size_of::<c_int>();
+        let is_short = level == libc::SOL_SOCKET && !is_name && len_read < size_of::<c_int>();
         let refused = STATE.with(|state| state.client.refusal(object, (level, name), len_read));
         return fail(if is_short { Errno::EINVAL } else { refused.unwrap_or(Errno::EFAULT) });
     }
@@ -562,7 +582,10 @@ pub unsafe extern "C" fn setsockopt(
     let is_fresh =
         STATE.with(|state| matches!(state.client.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
     let ours = options::set(object, level, name, bytes);
-    if is_fresh && ours.is_ok() {
+    let is_named_here = is_name || (level, name) == (libc::SOL_SOCKET, SO_BINDTOIFINDEX);
+    let is_ours_alone = is_named_here
+        && STATE.with(|state| state.client.socket(object).is_some_and(|socket| !is_on_no_link(socket)));
+    if is_fresh && ours.is_ok() && !is_ours_alone {
         // The socket may still become the kernel's, which has then been told the option, too. Its answer is
         // not used: what the stack refuses was not taken, and what it takes acts.
         // SAFETY: passed on.

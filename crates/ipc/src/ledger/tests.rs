@@ -73,7 +73,16 @@ fn request(n: u32) -> RequestRecord {
     let local = Endpoint::new(n, 80);
     let (token, lease, protocol) = (0, n.into(), Protocol::Tcp);
     let (reuse_addr, reuse_port, v6_only) = (true, false, false);
-    let command = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+    let command = Command::Bind {
+        token,
+        lease,
+        protocol,
+        local,
+        reuse_addr,
+        reuse_port,
+        v6_only,
+        device: crate::Device::None,
+    };
     RequestRecord { order: 5, session: SessionId(n), command }
 }
 

@@ -22,7 +22,7 @@ use atoll_ipc::page::{
 use atoll_ipc::pool::{self, MIN_LOG2, Pool};
 use atoll_ipc::ring::{self, Consumer, MESSAGE_BYTES, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
-use atoll_ipc::{Cause, Command, HeapMemory, Memory};
+use atoll_ipc::{Cause, Command, Device, HeapMemory, Memory};
 
 use super::Octets;
 
@@ -163,8 +163,12 @@ fn seals(octets: &mut Octets) {
         listening: true,
         uid: word(0x31),
         granted: long(0x41),
+        device: Device::None,
     };
     octets.add("sealed grant", &grant.sealed());
+    for (name, device) in [("loopback", Device::Loopback), ("link", Device::Link)] {
+        octets.add(&format!("sealed grant on the {name}"), &Grant { device, ..grant }.sealed());
+    }
     let pass = Pass { lease: long(1), uid: word(0x11), protocol: Protocol::Udp, port: half(0x21) };
     octets.add("sealed pass", &pass.sealed());
 }
@@ -417,6 +421,7 @@ fn ledger(octets: &mut Octets, version: u32) {
         reuse_addr: true,
         reuse_port: false,
         v6_only: true,
+        device: Device::None,
     };
     let request = RequestRecord { order: long(0x61), session: SessionId(word(0x71)), command };
     ledger.stage_request(3, Some(&request));

@@ -13,7 +13,7 @@ use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::lease::{Grant, Pass, Voucher};
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
-use atoll_ipc::{Cause, Command, Event, Message, Ready, SocketOption};
+use atoll_ipc::{Cause, Command, Device, Event, Message, Ready, SocketOption};
 
 use super::{Octets, memory};
 
@@ -86,7 +86,16 @@ fn commands(octets: &mut Octets) {
         kind,
     };
     for command in [
-        Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only },
+        Command::Bind {
+            token,
+            lease,
+            protocol,
+            local,
+            reuse_addr,
+            reuse_port,
+            v6_only,
+            device: Device::None,
+        },
         Command::Bind {
             token,
             lease,
@@ -95,6 +104,7 @@ fn commands(octets: &mut Octets) {
             reuse_addr: false,
             reuse_port: true,
             v6_only: false,
+            device: Device::Loopback,
         },
         Command::BindWithin {
             token,
@@ -106,6 +116,7 @@ fn commands(octets: &mut Octets) {
             reuse_addr: true,
             reuse_port: false,
             v6_only: true,
+            device: Device::Link,
         },
         Command::Release { lease },
         Command::Listen {
@@ -258,7 +269,7 @@ fn manager_messages(octets: &mut Octets) {
     let (listener, connection, ticket) = (LISTENER, CONNECTION, TICKET);
     let (session, lease, offered_at) = (SESSION, LEASE, Instant::from_nanos(0x0807_0605_0403_0201));
     for body in [
-        ManagerBody::Opened { listener, lease, local: local(), v6_only: true },
+        ManagerBody::Opened { listener, lease, local: local(), v6_only: true, device: Device::Loopback },
         ManagerBody::Left { listener, lease },
         ManagerBody::Closed { listener },
         ManagerBody::Registered { listener, session, lease },

@@ -87,6 +87,7 @@ impl Machine {
                     reuse_addr: true,
                     reuse_port: false,
                     v6_only: false,
+                    device: atoll_ipc::Device::None,
                 };
                 // Only the port's authority leases it; the others do not ask.
                 let _ = manager.cm.handle_bind(&bind);
@@ -260,7 +261,11 @@ impl Machine {
         let number = ConnectionId(connection);
         match ask {
             Ask::Syn => {
-                let syn = Syn { local: Endpoint::at(Addr::v4(0x0a00_0001), PORT), by_cookie: false };
+                let syn = Syn {
+                    local: Endpoint::at(Addr::v4(0x0a00_0001), PORT),
+                    by_cookie: false,
+                    device: atoll_ipc::Device::None,
+                };
                 let listener = match manager.cm.handle_syn(&syn) {
                     SynVerdict::Accept { listener, .. } => Some(listener),
                     SynVerdict::Cookie { .. } | SynVerdict::Full | SynVerdict::Refused => None,

@@ -234,6 +234,7 @@ impl Managers {
                     reuse_addr,
                     reuse_port,
                     v6_only,
+                    device: atoll_ipc::Device::None,
                 });
                 let (backlog, defer_accept, shown) = (4096, 0, Some(Grant::to_listen(lease, local)));
                 listener = cm
@@ -266,7 +267,11 @@ impl Managers {
             let (cm, listener) = &mut self.all[number];
             let listener = *listener;
             let now = self.now;
-            let syn = Syn { local: Endpoint::at(Addr::v4(1), PORT), by_cookie: false };
+            let syn = Syn {
+                local: Endpoint::at(Addr::v4(1), PORT),
+                by_cookie: false,
+                device: atoll_ipc::Device::None,
+            };
             let syns = time(BATCH, || {
                 for _ in 0..BATCH {
                     assert!(matches!(cm.handle_syn(&syn), SynVerdict::Accept { .. }), "there is room");

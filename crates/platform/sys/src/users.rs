@@ -1,9 +1,16 @@
-//! The numbers of users and groups (getpwnam(3), getgrnam(3)).
+//! The numbers of users and groups (getpwnam(3), getgrnam(3)), and what the calling thread may do.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Returns whether the calling thread has CAP_NET_RAW now (capabilities(7)).
+pub fn may_use_raw_sockets() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_RAW))
+}
 
 /// Returns the number of the user called `name`, or `None` if there is none. A decimal number is the number
 /// itself.

@@ -126,7 +126,9 @@ impl Ip {
     ) -> Result<Received<'a>, Reason> {
         let (ethernet, _) = ethernet::parse(frame).map_err(|_| Reason::Malformed)?;
         let ethernet::Header { dst: to, src: from, ethertype } = ethernet;
-        if (to != self.common.mac() && !to.is_group()) || from.is_group() {
+        // A frame that a socket has sent which is bound to the loopback has the address of Linux's `lo`.
+        let is_ours = to == self.common.mac() || (to == Mac::ZERO && link == Link::Inside);
+        if (!is_ours && !to.is_group()) || from.is_group() {
             return Err(Reason::NotOurStation);
         }
         let arrival = Arrival { now, link, from, to, frame, offload };

@@ -10,12 +10,13 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Endpoint, Instant, SessionId};
+use atoll_base::{Endpoint, Instant, SessionId};
+use atoll_ipc::Device;
 use atoll_ipc::balance::{PeerBody, PeerMessage};
 
 use crate::askers::{Asker, Askers};
 use crate::balance::{AcceptorView, Acceptors, Balancer, PeerOutput, Reach, Reported};
-use crate::listeners::key;
+use crate::listeners::{Key, key};
 use crate::messages::{ConnectionId, Directive, ListenerId, Offer, Stage};
 
 /// The acceptors, and the connections that wait for one.
@@ -23,7 +24,7 @@ use crate::messages::{ConnectionId, Directive, ListenerId, Offer, Stage};
 pub(crate) struct Chooser {
     /// The listeners, one for each address of all TSs together. Places are dense.
     table: Vec<Option<Choice>>,
-    by_address: BTreeMap<(u16, Addr, bool), u32>,
+    by_address: BTreeMap<Key, u32>,
     /// The place of the listener of each socket, and the TSs where the socket listens, a bit each.
     by_lease: BTreeMap<u64, (u32, u64)>,
     pub(crate) balancer: Balancer,
@@ -47,6 +48,7 @@ const ACCEPTORS_MAX: usize = 1 << 16;
 struct Choice {
     local: Endpoint,
     v6_only: bool,
+    device: Device,
     /// The TSs that have the listener, a bit each.
     tss: u64,
     acceptors: Acceptors,
@@ -82,9 +84,9 @@ impl Chooser {
     }
 
     /// Notes that a socket of TS `ts` listens. Returns the listener's place in the table.
-    pub(crate) fn opened(&mut self, ts: u8, lease: u64, local: Endpoint, v6_only: bool) -> u32 {
-        let key = key(local, v6_only);
-        let index = self.by_address.get(&key).copied().unwrap_or_else(|| self.add(local, v6_only));
+    pub(crate) fn opened(&mut self, ts: u8, lease: u64, at: (Endpoint, bool, Device)) -> u32 {
+        let known = self.by_address.get(&key(at.0, at.1, at.2)).copied();
+        let index = known.unwrap_or_else(|| self.add(at));
         if let Some(choice) = self.at_mut(index) {
             choice.tss |= 1 << ts;
         }
@@ -96,22 +98,22 @@ impl Chooser {
         index
     }
 
-    fn add(&mut self, local: Endpoint, v6_only: bool) -> u32 {
+    fn add(&mut self, (local, v6_only, device): (Endpoint, bool, Device)) -> u32 {
         let index = self.table.iter().position(Option::is_none).unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() - 1
         });
         let (acceptors, askers, waiting) = (Acceptors::default(), Askers::default(), VecDeque::new());
-        self.table[index] = Some(Choice { local, v6_only, tss: 0, acceptors, askers, waiting });
-        // Cannot truncate: there is one for each address and port.
+        self.table[index] = Some(Choice { local, v6_only, device, tss: 0, acceptors, askers, waiting });
+        // Cannot truncate: there is one for each address, port and device.
         let index = index as u32;
-        self.by_address.insert(key(local, v6_only), index);
+        self.by_address.insert(key(local, v6_only, device), index);
         index
     }
 
-    /// Returns whether the listener at this place has this address.
-    pub(crate) fn is_at(&self, index: u32, local: Endpoint, v6_only: bool) -> bool {
-        self.by_address.get(&key(local, v6_only)) == Some(&index)
+    /// Returns whether the listener at this place has this address and device.
+    pub(crate) fn is_at(&self, index: u32, (local, v6_only, device): (Endpoint, bool, Device)) -> bool {
+        self.by_address.get(&key(local, v6_only, device)) == Some(&index)
     }
 
     /// Notes that the socket stopped listening at this TS.
@@ -145,7 +147,7 @@ impl Chooser {
         choice.askers.forget(|asker| asker.ts == ts);
         choice.tss &= !(1 << ts);
         if choice.tss == 0 {
-            self.by_address.remove(&key(choice.local, choice.v6_only));
+            self.by_address.remove(&key(choice.local, choice.v6_only, choice.device));
             self.table[index as usize] = None;
         }
     }

@@ -113,14 +113,15 @@ impl Manager {
         let chooser = &mut self.chooser;
         let place = |listener: u64| client.listeners.get(&listener).copied();
         match *body {
-            ManagerBody::Opened { listener, lease, local, v6_only } => {
+            ManagerBody::Opened { listener, lease, local, v6_only, device } => {
+                let at = (local, v6_only, device);
                 let known = place(listener);
                 if known.is_none() && client.listeners.len() >= LISTENERS_MAX {
                     return None;
                 }
                 // A second socket of a listener has the same address.
-                if known.is_none_or(|index| chooser.is_at(index, local, v6_only)) {
-                    client.listeners.insert(listener, chooser.opened(ts, lease, local, v6_only));
+                if known.is_none_or(|index| chooser.is_at(index, at)) {
+                    client.listeners.insert(listener, chooser.opened(ts, lease, at));
                 }
             }
             ManagerBody::Left { listener, lease } => chooser.left(ts, place(listener)?, lease),

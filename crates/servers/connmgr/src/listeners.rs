@@ -6,8 +6,8 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, Instant, SessionId};
-use atoll_ipc::Cause;
 use atoll_ipc::lease::Grant;
+use atoll_ipc::{Cause, Device};
 
 use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Stage, Syn, SynVerdict};
 use crate::place::Place;
@@ -19,14 +19,16 @@ pub(crate) struct Listeners {
     /// The listeners. Places are dense; a closed listener leaves a hole that the next one fills under another
     /// serial number.
     table: Vec<Option<Listener>>,
-    /// The place of each listener by port, address, and whether `::` means IPv6 alone, which is false for
-    /// other addresses.
-    by_address: BTreeMap<(u16, Addr, bool), u32>,
+    /// The place of each listener by port, address, whether `::` means IPv6 alone, which is false for other
+    /// addresses, and device.
+    by_address: BTreeMap<Key, u32>,
     by_lease: BTreeMap<u64, u32>,
     /// The leases with which each session listens.
     by_session: Held,
     /// The places of closed listeners.
     holes: Vec<u32>,
+    /// The number of listeners that are bound to a device. Mostly there is none.
+    on_devices: usize,
     serial: u32,
     backlog_max: u32,
     /// The greatest number of listening sockets of one session.
@@ -34,13 +36,17 @@ pub(crate) struct Listeners {
     pub(crate) place: Place,
 }
 
-/// One address and port with all sockets that listen there: one, or several that share the port
-/// (`SO_REUSEPORT`).
+/// Port, address, whether `::` means IPv6 alone, and device of a listener.
+pub(crate) type Key = (u16, Addr, bool, Device);
+
+/// One address and port, on one device or on all, with all sockets that listen there: one, or several that
+/// share the port (`SO_REUSEPORT`).
 #[derive(Debug)]
 struct Listener {
     serial: u32,
     local: Endpoint,
     v6_only: bool,
+    device: Device,
     sockets: Vec<Socket>,
     /// The listener's place in the chooser's table, if that is in this process.
     choice: u32,
@@ -92,6 +98,7 @@ impl Listeners {
             by_lease: BTreeMap::new(),
             by_session: Held::default(),
             holes: Vec::new(),
+            on_devices: 0,
             serial: 0,
             backlog_max,
             sockets_max,
@@ -138,13 +145,13 @@ impl Listeners {
         let socket =
             Socket { lease: listen.lease, grant: *grant, backlog, holders: BTreeSet::from([listen.session]) };
         // The grant decides, not the request: a `::` without IPv4 leaves that to others.
-        let key = key(listen.local, grant.v6_only);
+        let key = key(listen.local, grant.v6_only, grant.device);
         let index = match self.by_address.get(&key) {
             Some(&index) if self.at(index).is_some_and(|other| other.sockets.len() >= SHARERS_MAX) => {
                 return Err(Cause::NoBuffers);
             }
             Some(&index) => index,
-            None => self.open(listen.local, grant.v6_only, directives),
+            None => self.open(listen.local, (grant.v6_only, grant.device), directives),
         };
         self.by_lease.insert(listen.lease, index);
         self.by_session.insert(listen.session, listen.lease);
@@ -153,16 +160,23 @@ impl Listeners {
         listener.defer_accept = listen.defer_accept;
         listener.sum_backlogs();
         let id = ListenerId { index, serial: listener.serial };
-        listener.choice = self.place.opened(id, listen.lease, listener.local, listener.v6_only);
+        let at = (listener.local, listener.v6_only, listener.device);
+        listener.choice = self.place.opened(id, listen.lease, at);
         Ok(id)
     }
 
-    fn open(&mut self, local: Endpoint, v6_only: bool, directives: &mut VecDeque<Directive>) -> u32 {
+    fn open(
+        &mut self,
+        local: Endpoint,
+        (v6_only, device): (bool, Device),
+        directives: &mut VecDeque<Directive>,
+    ) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let listener = Listener {
             serial: self.serial,
             local,
             v6_only,
+            device,
             sockets: Vec::new(),
             choice: 0,
             embryonic: 0,
@@ -178,9 +192,10 @@ impl Listeners {
             self.table.push(None);
         }
         self.table[index] = Some(listener);
-        // Cannot truncate: there is one listener per address and port.
+        // Cannot truncate: there is one listener per address, port and device.
         let index = index as u32;
-        self.by_address.insert(key(local, v6_only), index);
+        self.by_address.insert(key(local, v6_only, device), index);
+        self.on_devices += usize::from(device != Device::None);
         index
     }
 
@@ -251,7 +266,8 @@ impl Listeners {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
         self.holes.push(index);
         self.place.closed(ListenerId { index, serial: listener.serial }, listener.choice);
-        self.by_address.remove(&key(listener.local, listener.v6_only));
+        self.by_address.remove(&key(listener.local, listener.v6_only, listener.device));
+        self.on_devices -= usize::from(listener.device != Device::None);
         if !self.has_port(listener.local.port) {
             directives.push_back(Directive::PortTaken { port: listener.local.port, taken: false });
         }
@@ -286,7 +302,7 @@ impl Listeners {
 
     #[inline]
     pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
-        let Some(index) = self.index_at(syn.local) else { return SynVerdict::Refused };
+        let Some(index) = self.index_at(syn.local, syn.device) else { return SynVerdict::Refused };
         let is_crowded = self.place.is_crowded();
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
         let id = ListenerId { index, serial: listener.serial };
@@ -316,16 +332,35 @@ impl Listeners {
         SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }
     }
 
-    /// Returns the place of the listener for an address of this stack. A listener at that very address comes
-    /// first, then one at the unspecified address of its family, then one at that of both families.
+    /// Returns the place of the listener for an address of this stack and what has come over `device`. A
+    /// listener at that very address comes first, then one at the unspecified address of its family, then one
+    /// at that of both families. Of two at one address, one that is bound to the device comes first
+    /// (inet_lookup_listener, compute_score).
     #[inline]
-    pub(crate) fn index_at(&self, local: Endpoint) -> Option<u32> {
+    pub(crate) fn index_at(&self, local: Endpoint, device: Device) -> Option<u32> {
         let (port, addr) = (local.port, local.addr);
         let of_family = if addr.is_v4() { (port, Addr::V4_ANY, false) } else { (port, Addr::ANY, true) };
-        [(port, addr, false), of_family, (port, Addr::ANY, false)]
-            .iter()
-            .find_map(|key| self.by_address.get(key))
-            .copied()
+        let at = [(port, addr, false), of_family, (port, Addr::ANY, false)];
+        if self.on_devices == 0 {
+            return at.iter().find_map(|key| self.on_device(*key, Device::None));
+        }
+        let devices: &[Device] = match device {
+            // Nobody knows over which device it has come.
+            Device::None => &[Device::Loopback, Device::Link, Device::None],
+            Device::Loopback => &[Device::Loopback, Device::None],
+            Device::Link => &[Device::Link, Device::None],
+        };
+        at.iter().find_map(|key| devices.iter().find_map(|device| self.on_device(*key, *device)))
+    }
+
+    #[inline]
+    fn on_device(&self, (port, addr, v6_only): (u16, Addr, bool), device: Device) -> Option<u32> {
+        self.by_address.get(&(port, addr, v6_only, device)).copied()
+    }
+
+    /// Returns the device that a listener's sockets are bound to.
+    pub(crate) fn device_of(&self, id: ListenerId) -> Device {
+        self.get(id).map_or(Device::None, |listener| listener.device)
     }
 
     #[inline]
@@ -357,7 +392,8 @@ impl Listeners {
             let Some(listener) = listener else { continue };
             let id = ListenerId { index, serial: listener.serial };
             for socket in &listener.sockets {
-                self.place.opened(id, socket.lease, listener.local, listener.v6_only);
+                let at = (listener.local, listener.v6_only, listener.device);
+                self.place.opened(id, socket.lease, at);
             }
         }
         if let Place::Apart(remote) = &mut self.place {
@@ -440,7 +476,7 @@ impl Listeners {
 
     #[cfg(test)]
     pub(crate) fn by_address(&self, local: Endpoint) -> Option<ListenerId> {
-        let &index = self.by_address.get(&key(local, false))?;
+        let &index = self.by_address.get(&key(local, false, Device::None))?;
         self.at(index).map(|listener| ListenerId { index, serial: listener.serial })
     }
 
@@ -477,13 +513,14 @@ impl Listeners {
 }
 
 /// Returns the key of a listener in the table by address.
-pub(crate) fn key(local: Endpoint, v6_only: bool) -> (u16, Addr, bool) {
-    (local.port, local.addr, v6_only && local.addr == Addr::ANY)
+pub(crate) fn key(local: Endpoint, v6_only: bool, device: Device) -> Key {
+    (local.port, local.addr, v6_only && local.addr == Addr::ANY, device)
 }
 
 /// Returns the range of all keys of a port.
-fn all_at(port: u16) -> core::ops::RangeInclusive<(u16, Addr, bool)> {
-    (port, Addr::from_octets([0; 16]), false)..=(port, Addr::from_octets([0xff; 16]), true)
+fn all_at(port: u16) -> core::ops::RangeInclusive<Key> {
+    (port, Addr::from_octets([0; 16]), false, Device::None)
+        ..=(port, Addr::from_octets([0xff; 16]), true, Device::Link)
 }
 
 impl Listener {

@@ -5,11 +5,11 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
-use atoll_ipc::Cause;
 use atoll_ipc::balance::{Balance, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::manager::ManagerMessage;
+use atoll_ipc::{Cause, Device};
 
 use crate::balance::{AcceptorView, BalanceCounts, PeerOutput, Reach};
 use crate::clients::{Manager, ManagerConfig};
@@ -112,6 +112,17 @@ impl ConnMgr {
         self.ports.port_within(protocol, lease, range)
     }
 
+    /// Binds the socket of a lease, of a port whose authority this replica is, to another device. Returns
+    /// `false` if there is no such lease.
+    pub fn set_device(&mut self, lease: u64, device: Device) -> bool {
+        self.ports.set_device(lease, device)
+    }
+
+    /// Returns the device that a listener's sockets are bound to.
+    pub fn device_of(&self, listener: ListenerId) -> Device {
+        self.listeners.device_of(listener)
+    }
+
     /// Ends the session's hold on the lease.
     pub fn handle_release(&mut self, session: SessionId, lease: u64) {
         self.ports.release(session, lease);
@@ -197,9 +208,9 @@ impl ConnMgr {
         self.listeners.handle_syn(syn)
     }
 
-    /// Returns whether a socket listens at an address of this stack.
-    pub fn has_listener(&self, local: Endpoint) -> bool {
-        self.listeners.index_at(local).is_some()
+    /// Returns whether a socket listens at an address of this stack for what comes over `device`.
+    pub fn has_listener(&self, local: Endpoint, device: Device) -> bool {
+        self.listeners.index_at(local, device).is_some()
     }
 
     /// Returns whether this listener still exists.

@@ -1,6 +1,7 @@
 //! The messages between connection manager and transport server.
 
 use atoll_base::{Endpoint, SessionId};
+use atoll_ipc::Device;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_ipc::lease::Grant;
@@ -48,6 +49,8 @@ pub struct Bind {
     pub reuse_port: bool,
     /// Whether `IPV6_V6ONLY` is set: a socket at `::` takes only IPv6 then.
     pub v6_only: bool,
+    /// The device that the socket is bound to.
+    pub device: Device,
 }
 
 /// A session listens (see [`atoll_ipc::Command::Listen`]).
@@ -78,6 +81,8 @@ pub struct Listen {
 pub struct Syn {
     /// The destination of the SYN.
     pub local: Endpoint,
+    /// The device over which the SYN has come; [`Device::None`] if it is not known.
+    pub device: Device,
     /// Whether this is the return of a SYN cookie: the handshake is complete, and needs a place in the SYN
     /// queue only while the accept queue is full.
     pub by_cookie: bool,

@@ -2,6 +2,7 @@
 //! in another.
 
 use atoll_base::{Endpoint, Instant, SessionId};
+use atoll_ipc::Device;
 use atoll_ipc::manager::ManagerBody;
 
 use crate::clients::Manager;
@@ -19,13 +20,15 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Reports that a socket listens. Returns the listener's place in the chooser's table; 0 if that is in
+    /// Reports that a socket listens: at which address, whether `::` means IPv6 alone, and on which device.
+    /// Returns the listener's place in the chooser's table; 0 if that is in
     /// another process.
-    pub(crate) fn opened(&mut self, id: ListenerId, lease: u64, local: Endpoint, v6_only: bool) -> u32 {
+    pub(crate) fn opened(&mut self, id: ListenerId, lease: u64, at: (Endpoint, bool, Device)) -> u32 {
         match self {
-            Place::Here { ts, manager } => manager.chooser.opened(*ts, lease, local, v6_only),
+            Place::Here { ts, manager } => manager.chooser.opened(*ts, lease, at),
             Place::Apart(remote) => {
-                remote.tell(ManagerBody::Opened { listener: id.to_bits(), lease, local, v6_only });
+                let ((local, v6_only, device), listener) = (at, id.to_bits());
+                remote.tell(ManagerBody::Opened { listener, lease, local, v6_only, device });
                 0
             }
         }

@@ -6,9 +6,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, BitSet, Endpoint, SessionId};
-use atoll_ipc::Cause;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::{Grant, NO_USER};
+use atoll_ipc::{Cause, Device};
 
 use crate::manager::Config;
 use crate::messages::Bind;
@@ -161,6 +161,7 @@ impl Ports {
             reuse_addr: bind.reuse_addr,
             reuse_port: bind.reuse_port,
             listening: false,
+            device: bind.device,
             uid: bind.user.uid,
             granted: self.granted,
         };
@@ -237,6 +238,13 @@ impl Ports {
         }
         self.granted += 1;
         Some(Grant { reuse_port, listening: true, granted: self.granted, ..grant })
+    }
+
+    /// Binds the socket of a lease to another device. As on Linux (sock_bindtoindex), nothing is refused that
+    /// conflicts with another socket then; listen(2) looks again. Returns `false` if there is no such lease.
+    pub(crate) fn set_device(&mut self, number: u64, device: Device) -> bool {
+        let lease = self.lease_mut(number);
+        lease.map(|lease| lease.grant.device = device).is_some()
     }
 
     /// Notes that the holder of the lease listens now.
@@ -363,6 +371,7 @@ pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
         return a.lease != b.lease && !(by_addr && a.is_of(b.uid));
     }
     let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
+    let overlap = overlap && a.device.overlaps(b.device);
     a.lease != b.lease && overlap && !by_addr && !share_port(a, (b.reuse_port, b.uid))
 }
 
@@ -373,9 +382,9 @@ fn share_port(a: &Grant, (reuse_port, uid): (bool, u32)) -> bool {
 }
 
 impl Lease {
-    /// Returns whether the addresses overlap and the options do not allow it. Allowed are `SO_REUSEADDR` on
-    /// both, for TCP only while none of them listens, and `SO_REUSEPORT` on both for sockets of the same
-    /// user.
+    /// Returns whether addresses and devices overlap and the options do not allow it. Allowed are
+    /// `SO_REUSEADDR` on both, for TCP only while none of them listens, and `SO_REUSEPORT` on both for
+    /// sockets of the same user.
     fn conflicts_with(&self, bind: &Bind) -> bool {
         let own = &self.grant;
         if bind.protocol == Protocol::Raw {
@@ -388,6 +397,8 @@ impl Lease {
             return !(own.reuse_addr && bind.reuse_addr && own.is_of(bind.user.uid));
         }
         let overlap = overlap((own.local.addr, own.v6_only), (bind.local.addr, bind.v6_only));
+        // inet_bind_conflict, inet_rcv_saddr_equal: what comes over one device is not for the other socket.
+        let overlap = overlap && own.device.overlaps(bind.device);
         let by_addr = own.reuse_addr && bind.reuse_addr && (bind.protocol == Protocol::Udp || !own.listening);
         overlap && !by_addr && !share_port(own, (bind.reuse_port, bind.user.uid))
     }

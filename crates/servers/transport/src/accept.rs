@@ -73,7 +73,8 @@ impl<M: Memory> Transport<M> {
         let Some(syn) = self.handshakes.check_cookie(now, &self.secrets, arrival) else {
             return ByCookie::None;
         };
-        let verdict = self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: true });
+        let verdict =
+            self.cm.handle_syn(&Syn { local: tuple.local, device: arrival.device, by_cookie: true });
         let SynVerdict::Accept { listener, defer_accept: defer } = verdict else {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
             self.stats.add(Stat::AcceptDrops, (verdict == SynVerdict::Full).into());
@@ -116,6 +117,10 @@ impl<M: Memory> Transport<M> {
         stage: Stage,
     ) -> u32 {
         let mut entry = Entry::new(connection, self.connections.name(&tuple), stage);
+        if let Some(listener) = stage.listener() {
+            // inet_csk_clone_lock: it is bound as its listener is.
+            entry.set_device(self.cm.device_of(listener));
+        }
         entry.inherit(&self.config, inherited, self.ip.hop_limit());
         if internal {
             entry.flags.insert(Flags::INTERNAL);

@@ -23,7 +23,7 @@ use atoll_ipc::lease::{Grant, NO_USER};
 use atoll_ipc::ledger::{ConnectionRecord, Phase, RequestRecord, Work};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, Slot};
-use atoll_ipc::{Command, Event, Memory, Ready};
+use atoll_ipc::{Command, Device, Event, Memory, Ready};
 use atoll_tcp::State;
 
 use crate::aftermath::{Adoption, Loss, Recovery, give_up};
@@ -267,17 +267,7 @@ impl<M: Memory> Transport<M> {
                 }
                 // Whether the address is there now does not matter, as it would not to the predecessor.
                 // No answer is sent: an application that still waits for one has its command in the ring.
-                Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
-                    // The uid that low ports need does not change.
-                    let uid = self
-                        .applications
-                        .user_of(index, lease, protocol, local)
-                        .map_or(NO_USER, |user| user.uid);
-                    let user = User::privileged(uid).vouched(uid, local.port);
-                    let bind =
-                        Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
-                    let _ = self.cm.handle_bind(&bind);
-                }
+                Command::Bind { .. } => self.repeat_bind((index, session), command),
                 Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
                     let past = || self.past_grant(index, lease, Protocol::Tcp, local, (reuse_port, v6_only));
                     let shown = self.applications.shown(index, lease).or_else(|| Some(past()));
@@ -308,6 +298,19 @@ impl<M: Memory> Transport<M> {
         records.ledger().mark(Work::Nothing);
     }
 
+    /// Carries out again what leases a port.
+    fn repeat_bind(&mut self, (index, session): (u32, SessionId), command: Command) {
+        let Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, device, .. } = command
+        else {
+            return;
+        };
+        // The uid that low ports need does not change.
+        let uid = self.applications.user_of(index, lease, protocol, local).map_or(NO_USER, |user| user.uid);
+        let user = User::privileged(uid).vouched(uid, local.port);
+        let bind = Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
+        let _ = self.cm.handle_bind(&bind);
+    }
+
     /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show.
     /// It may have left the port to others of its family, or another build may have let it. Any later grant
     /// goes first.
@@ -321,7 +324,8 @@ impl<M: Memory> Transport<M> {
     ) -> Grant {
         let uid = self.applications.user_of(session, lease, protocol, local).map_or(NO_USER, |user| user.uid);
         let listening = protocol == Protocol::Tcp;
-        Grant { lease, protocol, local, v6_only, reuse_addr: false, reuse_port, listening, uid, granted: 0 }
+        let (reuse_addr, device, granted) = (false, Device::None, 0);
+        Grant { lease, protocol, local, v6_only, reuse_addr, reuse_port, listening, device, uid, granted }
     }
 
     /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are invalid, or

@@ -3,6 +3,7 @@
 use atoll_base::{Endpoint, Instant, SlotId};
 use atoll_ipc::arena::INFO;
 use atoll_ipc::info::Info;
+use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Command, Event, Memory, Ready, SocketOption, tcp_state};
 
@@ -128,6 +129,13 @@ impl<M: Memory> Transport<M> {
                 let id = self.applications.get(session).map(|session| session.id).unwrap_or_default();
                 if self.durability.may_keep(&self.applications, id, &command) {
                     let taken = self.datagrams.set_option(index, option, value);
+                    if option == SocketOption::Device
+                        && let Some(Grant { lease, device, .. }) =
+                            self.datagrams.get(index).map(|it| *it.grant())
+                    {
+                        // Only the authority of the port has the lease.
+                        self.cm.set_device(lease, device);
+                    }
                     taken && self.durability.keep_request(&self.applications, id, command)
                 } else {
                     // A successor would not know of the option. The next call reports the error.

@@ -10,7 +10,7 @@ use atoll_ipc::lease::Grant;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_ipc::slot::{Beginning, REPLICA_CLOSED, Slot, SlotState};
-use atoll_ipc::{Cause, Event, Memory, Ready};
+use atoll_ipc::{Cause, Device, Event, Memory, Ready};
 use atoll_wire::ipv4::Protocol as WireProtocol;
 
 use crate::datagrams::{Arrived, Datagram, Name};
@@ -35,6 +35,12 @@ const LOOKS: usize = 2;
 const CATCH_UP: u32 = 64;
 /// The cost of giving a datagram to one more socket.
 const COPY_COST: usize = 4;
+
+/// Returns the device over which an error counts as having come: that about a packet which has not left the
+/// stack has come over the loopback (udp_err).
+fn device_of_error(ip: &Ip, error: &NetworkError) -> Device {
+    if ip.is_own(error.tuple.remote.addr) { Device::Loopback } else { Device::Link }
+}
 
 impl<M: Memory> Transport<M> {
     /// Carries out [`atoll_ipc::Command::UdpOpen`]. Succeeds if a socket of that name is in the slot
@@ -201,13 +207,13 @@ impl<M: Memory> Transport<M> {
 
     /// Handles a datagram for us, for all, or for a group. Returns `false` if no socket has the port.
     pub(crate) fn handle_datagram(&mut self, now: Instant, arrived: &mut Arrived<'_>) -> bool {
-        let (tuple, cast) = (arrived.tuple, arrived.cast);
+        let (tuple, device, cast) = (arrived.tuple, arrived.device, arrived.cast);
         let looks = self.datagrams.at_port((arrived.protocol, tuple.local.port)).len() / LOOKS;
         self.load.charge_frame(looks as u32);
         if cast != Cast::Unicast {
-            let mut all = self.datagrams.find_all(&tuple, cast);
+            let mut all = self.datagrams.find_all(&tuple, device, cast);
             if all.iter().fold(false, |any, index| self.catch_up(now, *index) | any) {
-                all = self.datagrams.find_all(&tuple, cast);
+                all = self.datagrams.find_all(&tuple, device, cast);
             }
             if all.is_empty() {
                 self.stats.count(Stat::DatagramsDropped);
@@ -218,7 +224,7 @@ impl<M: Memory> Transport<M> {
             }
             return true;
         }
-        let Some(index) = self.find_for(now, arrived.protocol, &tuple) else {
+        let Some(index) = self.find_for(now, arrived.protocol, &tuple, device) else {
             self.stats.count(Stat::DatagramsDropped);
             return false;
         };
@@ -227,9 +233,15 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Returns the socket for a datagram or an error that has arrived.
-    fn find_for(&mut self, now: Instant, protocol: Protocol, tuple: &FourTuple) -> Option<u32> {
-        let found = self.datagrams.find(protocol, tuple)?;
-        if self.catch_up(now, found) { self.datagrams.find(protocol, tuple) } else { Some(found) }
+    fn find_for(
+        &mut self,
+        now: Instant,
+        protocol: Protocol,
+        tuple: &FourTuple,
+        device: Device,
+    ) -> Option<u32> {
+        let found = self.datagrams.find(protocol, tuple, device)?;
+        if self.catch_up(now, found) { self.datagrams.find(protocol, tuple, device) } else { Some(found) }
     }
 
     /// Carries out what the application of a socket has asked for before something came for the socket, so
@@ -312,7 +324,9 @@ impl<M: Memory> Transport<M> {
                 Protocol::Icmp
             }
         };
-        let Some(index) = self.find_for(now, protocol, &error.tuple) else { return };
+        let Some(index) = self.find_for(now, protocol, &error.tuple, device_of_error(&self.ip, error)) else {
+            return;
+        };
         let Some(socket) = self.datagrams.get(index) else { return };
         let peer = error.tuple.remote;
         let discovery = socket.options().discovery_to(peer.addr);

@@ -9,7 +9,7 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::datagram::Fault;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Details, Memory, Ready, SocketOption};
+use atoll_ipc::{Cause, Details, Device, Memory, Ready, SocketOption};
 use core::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
@@ -29,6 +29,8 @@ pub(crate) use socket::Datagram;
 pub(crate) struct Arrived<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) tuple: FourTuple,
+    /// The device over which it counts as having come.
+    pub(crate) device: Device,
     pub(crate) cast: Cast,
     pub(crate) details: Details,
     pub(crate) payload: &'a [u8],
@@ -65,11 +67,13 @@ impl Datagrams {
         }
     }
 
-    /// Returns the socket for a datagram: the one with this peer, else one bound to this address, else one
-    /// bound to the unspecified address. Among equals that share the port, a hash decides.
-    pub(crate) fn find(&self, protocol: Protocol, tuple: &FourTuple) -> Option<u32> {
+    /// Returns the socket for a datagram that has come over `device`: the one with this peer, else one bound
+    /// to this address, else one bound to the unspecified address; of two at one address, the one that is
+    /// bound to the device. Among equals that share the port, a hash decides.
+    pub(crate) fn find(&self, protocol: Protocol, tuple: &FourTuple, device: Device) -> Option<u32> {
         if protocol == Protocol::Udp
             && let Some(index) = self.connected.get(tuple)
+            && self.sockets.get(*index).is_some_and(|socket| socket.grant().device.takes(device))
         {
             return Some(*index);
         }
@@ -77,7 +81,7 @@ impl Datagrams {
         let mut best = (0, 0);
         let mut candidates = 0u32;
         for &index in sockets {
-            let score = self.sockets.get(index).map_or(0, |socket| socket.score(tuple));
+            let score = self.sockets.get(index).map_or(0, |socket| socket.score(tuple, device));
             match score.cmp(&best.0) {
                 core::cmp::Ordering::Greater => (best, candidates) = ((score, index), 1),
                 core::cmp::Ordering::Equal if score > 0 => candidates += 1,
@@ -91,7 +95,7 @@ impl Datagrams {
             return Some(best.1);
         }
         let is_best =
-            |index: u32| self.sockets.get(index).is_some_and(|socket| socket.score(tuple) == best.0);
+            |index: u32| self.sockets.get(index).is_some_and(|socket| socket.score(tuple, device) == best.0);
         let last = sockets.iter().rev().copied().find(|index| is_best(*index))?;
         // Without SO_REUSEPORT the socket bound last gets it, as on Linux.
         let grant = *self.sockets.get(last)?.grant();
@@ -111,11 +115,11 @@ impl Datagrams {
         sockets.iter().copied().filter(|index| shares(*index)).nth(chosen)
     }
 
-    /// Returns the raw sockets that get an ICMP message of type `kind`.
-    pub(crate) fn find_raw(&self, tuple: &FourTuple, kind: u8) -> Vec<u32> {
+    /// Returns the raw sockets that get an ICMP message of type `kind` that has come over `device`.
+    pub(crate) fn find_raw(&self, tuple: &FourTuple, device: Device, kind: u8) -> Vec<u32> {
         let takes = |index: &u32| {
             let socket = self.sockets.get(*index);
-            socket.is_some_and(|socket| socket.score(tuple) > 0 && socket.options().takes(kind))
+            socket.is_some_and(|socket| socket.score(tuple, device) > 0 && socket.options().takes(kind))
         };
         self.at_port((Protocol::Raw, tuple.local.port)).iter().copied().filter(takes).collect()
     }

@@ -11,15 +11,15 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, FourTuple, Instant};
+use atoll_base::{Addr, Duration, FourTuple, Instant};
 use atoll_ip::{Frame, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, TTL, headers_len};
-use atoll_ipc::Memory;
 use atoll_ipc::page::{REPLICAS_MAX, Stat};
+use atoll_ipc::{Device, Memory};
 use atoll_tcp::Transmit;
-use atoll_wire::checksum;
 use atoll_wire::fast_open::{self, FastOpen};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::tcp::{self, Segment};
+use atoll_wire::{Mac, checksum};
 
 use crate::connections::Connections;
 use crate::entry::{Entry, Flags};
@@ -280,6 +280,24 @@ impl Egress {
     }
 }
 
+/// Returns whether a packet to `peer` of a socket that is bound to `device` would leave over another device
+/// than the one that leads there. Linux takes `peer` for a neighbour on the device then
+/// (ip_route_output_key_hash): on the link nobody answers for a loopback address, and the loopback brings
+/// back what is for others, and drops it.
+pub(crate) fn is_astray(ip: &Ip, device: Device, peer: Addr) -> bool {
+    match device {
+        Device::None => false,
+        Device::Loopback => !peer.is_loopback() && !ip.is_own(peer),
+        Device::Link => peer.is_loopback(),
+    }
+}
+
+/// Returns the station of a frame that stays in the stack. That of a socket which is bound to the loopback
+/// has the address of Linux's `lo`, so that the receiver knows over which device it has come.
+pub(crate) fn station_inside(ip: &Ip, device: Device) -> Mac {
+    if device == Device::Loopback { Mac::ZERO } else { ip.mac() }
+}
+
 /// Returns the link over which a packet of `tuple` leaves.
 #[inline]
 pub(crate) fn link_of(owners: &Owners, internal: bool, tuple: &FourTuple) -> usize {
@@ -298,10 +316,14 @@ pub(crate) fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entr
     if entry.name.is_v4() && !ip.is_own(locals.tuple(&entry.name).local.addr) {
         return Route::Unreachable;
     }
+    let device = entry.device;
+    if is_astray(ip, device, entry.name.remote_addr()) {
+        return Route::Unreachable;
+    }
     let route = ip.route(now, entry.name.remote_addr());
     match route {
         Route::Local => {
-            entry.next_hop.learn(generation, ip.mac());
+            entry.next_hop.learn(generation, station_inside(ip, device));
             entry.flags.insert(Flags::INTERNAL);
         }
         Route::Via { mac } => entry.next_hop.learn(generation, mac),

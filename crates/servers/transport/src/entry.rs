@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use atoll_base::Instant;
 use atoll_connmgr::ListenerId;
-use atoll_ipc::Cause;
+use atoll_ipc::{Cause, Device};
 use atoll_tcp::Connection;
 use bitflags::bitflags;
 
@@ -16,6 +16,7 @@ use crate::rings::Rings;
 use crate::session::Place;
 use crate::view::View;
 
+// structure: Entry: octets of its own are free here, and a part of them would be padded
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -49,6 +50,8 @@ pub(crate) struct Entry {
     pub(crate) flags: Flags,
     /// Why the connection has failed.
     pub(crate) cause: Cause,
+    /// The device that the socket is bound to.
+    pub(crate) device: Device,
     /// The contents of the record in the ledger, in short; 0 if there is none.
     pub(crate) recorded: u8,
     /// The [tick](progress_tick) in which IP last learned that packets of the peer arrive.
@@ -206,9 +209,16 @@ impl Entry {
             keep: Keep::default(),
             flags: Flags::default(),
             cause: Cause::None,
+            device: Device::None,
             recorded: 0,
             progress_tick: 0,
         }
+    }
+
+    /// Binds the socket to a device, or to none. The next segment asks for its way again.
+    pub(crate) fn set_device(&mut self, device: Device) {
+        self.device = device;
+        self.next_hop.forget();
     }
 
     /// Returns when the timer wheel has to call for this connection.

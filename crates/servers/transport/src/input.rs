@@ -9,8 +9,10 @@ use atoll_ipc::command::Protocol as SocketProtocol;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
-use atoll_ipc::{Cause, Details, Memory, NetworkCause, Ready, details};
+use atoll_ipc::{Cause, Details, Device, Memory, NetworkCause, Ready, details};
 use atoll_tcp::{Events, State, TimeWaitAnswer, Verdict};
+use atoll_wire::Mac;
+use atoll_wire::ethernet;
 use atoll_wire::fast_open;
 use atoll_wire::icmp::{self, code};
 use atoll_wire::ipv4::Ecn;
@@ -58,14 +60,16 @@ impl<M: Memory> Transport<M> {
                     self.handshakes.note_syn_option(option);
                 }
                 let text = segment.get(header_len..).unwrap_or_default();
-                self.handle_segment(now, &Arrival { tuple, segment: &header, text, internal });
+                let device = device_of(frame, internal, dst);
+                self.handle_segment(now, &Arrival { tuple, segment: &header, text, internal, device });
             }
             Received::Udp { src, dst, cast, tos, ttl, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
                 let came_over = if internal { details::Link::Inside } else { details::Link::Outside };
                 let details = heard(dst.addr, (tos, ttl), came_over);
-                let protocol = SocketProtocol::Udp;
-                if !self.handle_datagram(now, &mut Arrived { protocol, tuple, cast, details, payload }) {
+                let (protocol, device) = (SocketProtocol::Udp, device_of(frame, internal, dst.addr));
+                let mut arrived = Arrived { protocol, tuple, device, cast, details, payload };
+                if !self.handle_datagram(now, &mut arrived) {
                     // RFC 1122 §4.1.3.1: no socket has the port.
                     self.ip.unreachable(now, link, frame, code::PORT);
                 }
@@ -80,6 +84,7 @@ impl<M: Memory> Transport<M> {
                     &mut Arrived {
                         protocol: SocketProtocol::Icmp,
                         tuple: FourTuple { local, remote },
+                        device: device_of(frame, internal, dst),
                         cast: Cast::Unicast,
                         details,
                         payload: message,
@@ -95,6 +100,13 @@ impl<M: Memory> Transport<M> {
     fn handle_segment(&mut self, now: Instant, arrival: &Arrival<'_>) {
         self.adopt_named(now, &arrival.tuple);
         if let Some(index) = self.connections.find(&arrival.tuple) {
+            let device = self.connections.get(index).map_or(Device::None, |entry| entry.device);
+            if !device.takes(arrival.device) {
+                // inet_ehash_match: over this device it is for no connection.
+                self.stats.count(Stat::SegmentsDropped);
+                self.egress.answer_by_reset(&mut self.stats, arrival.tuple, arrival.segment);
+                return;
+            }
             self.stats.count(Stat::SegmentsIn);
             self.segment_arrives(now, index, arrival.segment, arrival.text);
         } else {
@@ -261,7 +273,7 @@ impl<M: Memory> Transport<M> {
             ByCookie::None => {
                 self.stats.count(Stat::SegmentsDropped);
                 // RFC 9293 §3.10.7.2: in LISTEN, a segment with neither SYN nor ACK is dropped.
-                if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local) {
+                if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local, arrival.device) {
                     self.egress.answer_by_reset(&mut self.stats, tuple, segment);
                 }
             }
@@ -271,7 +283,8 @@ impl<M: Memory> Transport<M> {
     fn handle_syn(&mut self, now: Instant, arrival: &Arrival<'_>, iss_above: Option<SeqNum>) {
         let Arrival { tuple, segment, .. } = *arrival;
         let began = self.handshakes.phases().cm_begins();
-        let verdict = self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: false });
+        let verdict =
+            self.cm.handle_syn(&Syn { local: tuple.local, device: arrival.device, by_cookie: false });
         self.handshakes.phases().cm_ends(began);
         match verdict {
             SynVerdict::Refused => {
@@ -347,6 +360,14 @@ const fn ends_opening(is_v4: bool, is_hard: bool, message: (u8, u8)) -> bool {
         message,
         (icmp::UNREACHABLE, code::NET | code::HOST) | (icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM, _)
     )
+}
+
+/// Returns the device over which a packet to `dst` counts as having come. As on Linux (inet_iif, `rt_iif`),
+/// it is the one that has the address, for a packet that has not left the stack, too, unless a socket has
+/// sent it that is bound to the loopback.
+pub(crate) fn device_of(frame: &[u8], internal: bool, dst: Addr) -> Device {
+    let is_marked = || ethernet::parse(frame).is_ok_and(|(header, _)| header.dst == Mac::ZERO);
+    if internal && (dst.is_loopback() || is_marked()) { Device::Loopback } else { Device::Link }
 }
 
 /// Returns what is known of the packet of a datagram to `own`, of which type of service and TTL are given.

@@ -42,6 +42,11 @@ impl NextHop {
         (self.generation, self.mac) = (generation, mac);
     }
 
+    /// Forgets the station.
+    pub(crate) const fn forget(&mut self) {
+        self.generation = u64::MAX;
+    }
+
     /// Returns how a packet is sent.
     #[inline]
     pub(crate) const fn way(&self, internal: bool) -> Way {

@@ -3,7 +3,7 @@
 use core::num::NonZeroU64;
 
 use atoll_base::{Duration, Instant};
-use atoll_ipc::SocketOption;
+use atoll_ipc::{Device, SocketOption};
 use atoll_tcp::{Algorithm, Settings};
 
 use crate::config::Config;
@@ -188,6 +188,10 @@ impl Entry {
             SocketOption::MaxSegment => {
                 connection.set_mss_max(u16::try_from(value).ok().filter(|mss| *mss != 0));
             }
+            SocketOption::Device => match Device::of_value(value) {
+                Some(device) => self.set_device(device),
+                None => return false,
+            },
             SocketOption::DeferAccept
             | SocketOption::FastOpen
             | SocketOption::SynCount

@@ -6,7 +6,7 @@ use atoll_base::Instant;
 use atoll_ip::Route;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Memory};
+use atoll_ipc::{Cause, Device, Memory};
 use atoll_tcp::{State, Transmit};
 use atoll_wire::{ipv4, tcp};
 
@@ -79,6 +79,8 @@ impl<M: Memory> Transport<M> {
         let reachable = match route(&mut self.ip, locals, now, entry) {
             Route::Local | Route::Via { .. } => true,
             Route::Resolving => return Turn::Unresolved,
+            // It is lost on the loopback, and nothing says so.
+            Route::Unreachable if entry.device == Device::Loopback => false,
             Route::Unreachable => {
                 if entry.connection.state() == State::SynSent {
                     entry.cause = Cause::HostUnreachable;

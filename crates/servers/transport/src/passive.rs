@@ -2,6 +2,7 @@
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_ip::Ip;
+use atoll_ipc::Device;
 use atoll_tcp::{Connection, Path, Settings};
 use atoll_wire::tcp::Segment;
 
@@ -24,6 +25,8 @@ pub(crate) struct Arrival<'a> {
     pub(crate) text: &'a [u8],
     /// Whether it came over the stack's link to itself.
     pub(crate) internal: bool,
+    /// The device over which it counts as having come.
+    pub(crate) device: Device,
 }
 
 impl Opening<'_> {

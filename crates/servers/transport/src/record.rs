@@ -3,8 +3,8 @@
 use core::num::NonZeroU64;
 
 use atoll_base::{Duration, FourTuple, Instant, SeqNum, SessionId, SlotId};
-use atoll_ipc::Cause;
 use atoll_ipc::ledger::{ConnectionRecord, Phase, Progress};
+use atoll_ipc::{Cause, Device};
 use atoll_tcp::{Algorithm, Connection, EcnMode, Record, Settings, State};
 use bitflags::bitflags;
 
@@ -32,6 +32,10 @@ bitflags! {
         const DEFERRED = 1 << 25;
         /// The number of the [`EcnMode`].
         const ECN = 3 << Marks::ECN_SHIFT;
+        /// The socket is bound to the loopback.
+        const ON_LOOPBACK = 1 << 28;
+        /// The socket is bound to the link.
+        const ON_LINK = 1 << 29;
     }
 }
 
@@ -93,6 +97,8 @@ pub(crate) fn of_entry(
         (Marks::ORPHAN, record.orphan),
         (Marks::KEEP_ALIVE, keep.on),
         (Marks::DEFERRED, is_deferred),
+        (Marks::ON_LOOPBACK, entry.device == Device::Loopback),
+        (Marks::ON_LINK, entry.device == Device::Link),
     ] {
         marks.set(mark, holds);
     }
@@ -224,11 +230,21 @@ pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
     }
 }
 
+/// Returns the device that the socket is bound to.
+pub(crate) fn device(record: &ConnectionRecord) -> Device {
+    match Marks::of(record) {
+        marks if marks.contains(Marks::ON_LOOPBACK) => Device::Loopback,
+        marks if marks.contains(Marks::ON_LINK) => Device::Link,
+        _ => Device::None,
+    }
+}
+
 /// Gives an entry what the record contains besides its TCB.
 pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
     entry.keep = keep(record);
     // The upper half are marks.
     entry.flags.insert(Flags::from_bits_truncate(record.flags as u16) & ENTRY_FLAGS);
+    entry.device = device(record);
     entry.receive = record.receive.into();
     entry.next_hop.set_marks((record.ttl, record.tos));
     entry.send_limit = record.send_limit;

@@ -10,7 +10,7 @@ use atoll_ip::{Cast, Ip, Link};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::{Grant, NO_USER, Pass};
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Command, Event, Memory, SocketOption};
+use atoll_ipc::{Cause, Command, Device, Event, Memory, SocketOption};
 
 use crate::datagrams::Datagrams;
 use crate::durability::Subject;
@@ -47,12 +47,15 @@ impl<M: Memory> Transport<M> {
 
     /// Leases a port to a socket.
     fn bind(&mut self, (session, id): (u32, SessionId), command: Command) {
-        let Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } = command else {
+        let Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device } =
+            command
+        else {
             return;
         };
         charge_leases(&self.cm, &mut self.load, protocol, local.port);
         let Some(user) = self.applications.user_of(session, lease, protocol, local) else { return };
-        let bind = Bind { session: id, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+        let bind =
+            Bind { session: id, user, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
         let kept = self.check_kept(id, &command);
         let bound = kept
             .and_then(|()| check_own(&self.ip, local, protocol))
@@ -64,7 +67,8 @@ impl<M: Memory> Transport<M> {
         if cause == Cause::None {
             let local = Endpoint::at(local.addr, port);
             self.keep_owner(session, id, lease);
-            let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+            let bind =
+                Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
             self.durability.keep_request(&self.applications, id, bind);
         }
         let voucher = voucher(&self.secrets, self.cm.grant(id, lease).filter(|_| cause == Cause::None));
@@ -76,14 +80,15 @@ impl<M: Memory> Transport<M> {
         let Command::BindWithin { token, lease, protocol, mut local, reuse_addr, .. } = command else {
             return;
         };
-        let Command::BindWithin { first, last, reuse_port, v6_only, .. } = command else { return };
+        let Command::BindWithin { first, last, reuse_port, v6_only, device, .. } = command else { return };
         let Some(port) = self.cm.port_within(protocol, lease, (first, last)) else {
             let (cause, voucher) = (Cause::AddressInUse, voucher(&self.secrets, None));
             let reply = Event::BindReply { token, cause, port: 0, voucher };
             return self.applications.reply(&mut self.stats, who.0, &reply);
         };
         local.port = port;
-        self.bind(who, Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
+        self.bind(who, bind);
     }
 
     /// Ends a socket's lease of a port.
@@ -156,6 +161,10 @@ impl<M: Memory> Transport<M> {
     /// Sets an option that a listener hands on.
     fn set_listener_option(&mut self, id: SessionId, command: Command) {
         let Command::SetListenerOption { lease, option, value } = command else { return };
+        if option == SocketOption::Device {
+            let is_bound = self.bind_to_device(id, lease, Device::of_value(value), command);
+            return self.stats.add(Stat::BadCommands, (!is_bound).into());
+        }
         let Some(listener) = self.cm.listener_of(id, lease) else {
             self.stats.count(Stat::BadCommands);
             return;
@@ -175,6 +184,24 @@ impl<M: Memory> Transport<M> {
         } else {
             self.stats.count(Stat::BadCommands);
         }
+    }
+
+    /// Binds a socket that has its port, and does not listen, to another device. Returns `false` if that
+    /// cannot be.
+    fn bind_to_device(
+        &mut self,
+        id: SessionId,
+        lease: u64,
+        device: Option<Device>,
+        command: Command,
+    ) -> bool {
+        let Some(device) = device else { return false };
+        let is_meant = self.cm.grant(id, lease).is_some() && self.cm.listener_of(id, lease).is_none();
+        // It is not bound if no successor would know of it.
+        let may_keep = is_meant && self.durability.may_keep(&self.applications, id, &command);
+        may_keep
+            && self.cm.set_device(lease, device)
+            && self.durability.keep_request(&self.applications, id, command)
     }
 
     /// Notes what the authority of a port has granted, which a session shows.

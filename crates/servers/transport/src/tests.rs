@@ -8,6 +8,7 @@ mod basic;
 mod batches;
 mod blame;
 mod details;
+mod devices;
 mod echo;
 mod errors;
 mod flood;

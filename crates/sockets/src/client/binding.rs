@@ -7,9 +7,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use atoll_base::Endpoint;
-use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::NO_USER;
+use atoll_ipc::{Command, Device};
 
 use super::Client;
 use super::object::{Datagram, Kind, Lasting, Place, Socket, any};
@@ -123,6 +123,10 @@ impl<P: Platform> Client<P> {
         if !socket.has_no_port() && !may_bind_again {
             return Err(Errno::EINVAL);
         }
+        if socket.options.device() == Device::Link && local.is_loopback() && !local.addr.is_v4() {
+            // __inet6_bind: the device has not that address.
+            return Err(Errno::EADDRNOTAVAIL);
+        }
         let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
         // Most sockets share nothing and have high ports: no replica has to know their users.
         let needs_pass = socket.options.is_on(Name::ReusePort) || is_of_user(socket.protocol, local.port);
@@ -160,7 +164,7 @@ impl<P: Platform> Client<P> {
             [Name::ReuseAddr, Name::ReusePort].map(|name| socket.options.is_on(name));
         let v6_only = socket.is_v6_only();
         let Binding { lease, local, authority, within, .. } = *binding;
-        let protocol = socket.protocol;
+        let (protocol, device) = (socket.protocol, socket.options.device());
         if let Some((first, last)) = within {
             return self.ask_one(authority, passes, |token| Command::BindWithin {
                 token,
@@ -172,6 +176,7 @@ impl<P: Platform> Client<P> {
                 reuse_addr,
                 reuse_port,
                 v6_only,
+                device,
             });
         }
         self.ask_one(authority, passes, |token| Command::Bind {
@@ -182,6 +187,7 @@ impl<P: Platform> Client<P> {
             reuse_addr,
             reuse_port,
             v6_only,
+            device,
         })
     }
 
@@ -285,7 +291,8 @@ impl<P: Platform> Client<P> {
             // ip4_datagram_connect
             self.check_way(socket, remote.addr)?;
         }
-        let own = self.own().map(|session| session.source_for(remote.addr)).unwrap_or_default();
+        let device = self.socket(object).map(|socket| socket.options.device()).unwrap_or_default();
+        let own = self.own().map(|session| session.source_on(remote.addr, device)).unwrap_or_default();
         let Some(socket) = self.socket_mut(object) else { return Ok(()) };
         if socket.local.addr.is_unspecified() || socket.is_local_chosen() {
             if own.is_unspecified() {

@@ -1,7 +1,7 @@
 //! The beginning and the end of a connection: connect(2), shutdown(2), getpeername(2), `SO_ERROR`.
 
-use atoll_base::Endpoint;
-use atoll_ipc::{Command, Ready};
+use atoll_base::{Addr, Endpoint};
+use atoll_ipc::{Command, Device, Ready};
 
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
@@ -114,23 +114,24 @@ impl<P: Platform> Client<P> {
     pub fn start_connecting(&mut self, object: u32, remote: Endpoint, fast: bool) -> Result<(), Errno> {
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease, lasting) = (socket.local, socket.lease, socket.lasting);
+        self.check_device(socket, remote.addr)?;
         let draw = self.rng.next_u32();
         let socket = self.socket(object).ok_or(Errno::ENOTSOCK)?;
         let session = self.own().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
         check_peer(session, remote)?;
         let replicas = session.count();
         let within = socket.options.local_ports(session.facts.ephemeral).filter(|_| lease == 0);
+        let local = Endpoint::at(source_on_device(session, socket, remote.addr), local.port);
         let (local, replica) = if let Some((first, last)) = within {
             // A port of the range that leads to the replica is there.
-            let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
+            let addr = or_else_source(session, local.addr, remote.addr);
             let nth = draw % (u32::from(last.saturating_sub(first)) + 1);
             // Cannot overflow: the range ends with a port.
             let owner = session.owner(Endpoint::at(addr, first + nth as u16), remote);
             (Endpoint::at(local.addr, 0), owner)
         } else if lease != 0 {
             // The address decides the replica, so the address is chosen here.
-            let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
-            let local = Endpoint::at(addr, local.port);
+            let local = Endpoint::at(or_else_source(session, local.addr, remote.addr), local.port);
             (local, session.owner(local, remote))
         } else {
             // A port that was given back is only shown.
@@ -345,4 +346,17 @@ impl<P: Platform> Client<P> {
         let places = self.socket(object).map(Socket::places).unwrap_or_default();
         places.iter().find_map(|place| self.datagrams(*place)?.take_error())
     }
+}
+
+/// Returns the address that a socket is bound to, or that which its device has for `to`, if the replica would
+/// choose one that the device has not: an address of the loopback.
+fn source_on_device<P: Platform>(session: &Session<P>, socket: &Socket, to: Addr) -> Addr {
+    let (own, device) = (socket.local.addr, socket.options.device());
+    let is_lost = device == Device::Link && (to.is_loopback() || to.is_unspecified());
+    if is_lost && own.is_unspecified() { session.source_on(to.loopback_of_family(), device) } else { own }
+}
+
+/// Returns `own`, or the address that packets to `to` leave from if it is unspecified.
+fn or_else_source<P: Platform>(session: &Session<P>, own: Addr, to: Addr) -> Addr {
+    if own.is_unspecified() { session.source_for(to) } else { own }
 }

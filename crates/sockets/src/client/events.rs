@@ -215,7 +215,10 @@ impl<P: Platform> Client<P> {
         let mut listens = false;
         if usize::from(local.port) % replicas == replica {
             commands.extend(show);
-            commands.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+            let device = options.device();
+            let bind =
+                Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
+            commands.push(bind);
         }
         if let Kind::Listening(listener) = &mut socket.kind {
             listener.accepting &= !(1 << replica);

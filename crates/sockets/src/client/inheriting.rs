@@ -167,7 +167,8 @@ impl<P: Platform> Client<P> {
             [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
         let defer_accept = socket.options.defer_accept_seconds();
         let authority = usize::from(local.port) % replicas.max(1);
-        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+        let device = socket.options.device();
+        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
         let mut commands = Vec::from([(authority, bind)]);
         let Kind::Listening(listener) = &socket.kind else { return commands };
         let backlog = listener.backlog;
@@ -351,7 +352,7 @@ impl<P: Platform> Client<P> {
         if lease == 0 || !is_there {
             return None;
         }
-        let v6_only = socket.options.is_on(Name::V6Only);
+        let (v6_only, device) = (socket.options.is_on(Name::V6Only), socket.options.device());
         let bind = |token| Command::Bind {
             token,
             lease,
@@ -360,6 +361,7 @@ impl<P: Platform> Client<P> {
             reuse_addr: false,
             reuse_port: false,
             v6_only,
+            device,
         };
         self.ask_one(usize::from(local.port) % replicas.max(1), &[], bind).ok()
     }

@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use atoll_base::Addr;
+use atoll_ipc::Device;
 use atoll_ipc::command::{Protocol, SocketOption};
 use libc::{MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP};
 
@@ -105,7 +106,7 @@ fn change_option<P: Platform>(
     }
     let own = client.own().map_or(0, |session| session.v4().map_or(0, |own| own.addr));
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
-    let tcp = socket.protocol == Protocol::Tcp;
+    let (tcp, device) = (socket.protocol == Protocol::Tcp, socket.options.device());
     let multicast = socket.multicast_mut();
     match name {
         libc::IP_MULTICAST_TTL if tcp => return Err(Errno::EINVAL),
@@ -133,15 +134,14 @@ fn change_option<P: Platform>(
         }
         libc::IP_MULTICAST_IF if tcp => return Err(Errno::EINVAL),
         libc::IP_MULTICAST_IF => {
-            let addr = match value.len() {
-                0..=3 => return Err(Errno::EINVAL),
-                4..=7 => word(value, 0),
-                // struct ip_mreq, and ip_mreqn with the interface's number.
-                8..=11 => word(value, 4),
-                _ => named(word(value, 4), index(value, 8)),
-            };
-            let addr = addr.filter(|addr| *addr == 0 || *addr == own || is_loopback(*addr));
-            multicast.interface = addr.ok_or(Errno::EADDRNOTAVAIL)?;
+            let addr = interface(value)?.filter(|addr| *addr == 0 || *addr == own || is_loopback(*addr));
+            let addr = addr.ok_or(Errno::EADDRNOTAVAIL)?;
+            // do_ip_setsockopt: a socket that is bound to a device sends to groups there.
+            let wished = if is_loopback(addr) { Device::Loopback } else { Device::Link };
+            if addr != 0 && !device.takes(wished) {
+                return Err(Errno::EINVAL);
+            }
+            multicast.interface = addr;
             let inside = is_loopback(multicast.interface).into();
             client.send_option(object, SocketOption::MulticastInside, inside);
         }
@@ -252,6 +252,17 @@ fn membership(name: i32, value: &[u8]) -> Result<(u32, Option<u32>), Errno> {
         8..=11 => Ok((word(value, 0).ok_or(Errno::EINVAL)?, word(value, 4))),
         _ => Ok((word(value, 0).ok_or(Errno::EINVAL)?, named(word(value, 4), index(value, 8)))),
     }
+}
+
+/// Returns the address of the interface that a value of `IP_MULTICAST_IF` names.
+fn interface(value: &[u8]) -> Result<Option<u32>, Errno> {
+    Ok(match value.len() {
+        0..=3 => return Err(Errno::EINVAL),
+        4..=7 => word(value, 0),
+        // struct ip_mreq, and ip_mreqn with the interface's number.
+        8..=11 => word(value, 4),
+        _ => named(word(value, 4), index(value, 8)),
+    })
 }
 
 /// Returns an interface's address, unless its number says more. The stack has no interface number, so all but

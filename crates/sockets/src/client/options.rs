@@ -15,11 +15,14 @@ use super::Client;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use crate::errno::{Errno, Failure};
-use crate::options::{Name, Row, TABLE, Told, Value, When};
+use crate::options::{Name, Row, SO_BINDTOIFINDEX, TABLE, Told, Value, When, interface_named, name_of};
 use crate::stamps::{Form, NO_FORM, Stamp};
 
 /// `SO_MARK` (linux/asm-generic/socket.h), which only root may set on Linux, and no program here.
 const MARK: (i32, i32) = (SOL_SOCKET, libc::SO_MARK);
+
+/// `SO_BINDTODEVICE` (asm-generic/socket.h), whose value is a name.
+const BINDTODEVICE: (i32, i32) = (SOL_SOCKET, libc::SO_BINDTODEVICE);
 
 /// Options of unix sockets (linux/asm-generic/socket.h).
 const PASSPIDFD: i32 = 76;
@@ -62,10 +65,17 @@ impl<P: Platform> Client<P> {
         if let Some(result) = self.set_raw_option(object, (level, number), value) {
             return result.map_err(Failure::from);
         }
+        let index;
+        let (number, value) = if (level, number) == BINDTODEVICE {
+            index = interface_named(value)?.to_ne_bytes();
+            (SO_BINDTOIFINDEX, &index[..])
+        } else {
+            (number, value)
+        };
         let socket = self.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         let is_tcp = socket.protocol == Protocol::Tcp;
         let is_udp = socket.protocol == Protocol::Udp;
-        if level == SOL_SOCKET && value.len() < size_of::<i32>() && number != libc::SO_BINDTODEVICE {
+        if level == SOL_SOCKET && value.len() < size_of::<i32>() {
             return Err(Errno::EINVAL.into());
         }
         let row = Row::find(level, number).filter(|_| match level {
@@ -117,6 +127,13 @@ impl<P: Platform> Client<P> {
         {
             // tcp_set_rcvlowat: a program that waits for more than there is room for would wait for ever.
             held = held.min(buffer);
+        }
+        if row.name == Name::Device
+            && matches!(socket.kind, Kind::Listening(_))
+            && held != socket.options.value(Name::Device)
+        {
+            // DEVIATION: the connections of a listener would have to move with it.
+            return Err(Errno::EOPNOTSUPP.into());
         }
         if row.name == Name::FastOpenConnect && !may_open_fast {
             return Err(Errno::EOPNOTSUPP.into());
@@ -229,6 +246,9 @@ impl<P: Platform> Client<P> {
             let set = offset.or(socket.options.set_value(row.name));
             let unset = socket.unset_clamp().filter(|_| row.name == Name::WindowClamp);
             return Ok(row.encode(set.or(unset).unwrap_or(row.default), set.is_some()));
+        }
+        if (level, number) == BINDTODEVICE {
+            return Ok(name_of(socket.options.device()));
         }
         if (level, number) == (SOL_SOCKET, libc::SO_MEMINFO) {
             return Ok(Value::of(&self.memory_info(socket).map(u32::to_ne_bytes).concat()));
@@ -353,9 +373,21 @@ impl<P: Platform> Client<P> {
         let Some(option) = row.told(socket.protocol == Protocol::Tcp) else { return };
         let value = socket.options.told(row);
         match row.told {
+            _ if row.name == Name::Device && socket.places().is_empty() => self.tell_authority(object, value),
             Told::KeepAlive(_) => self.send_keep_alive(object),
             _ => self.send_option(object, option, value),
         }
+    }
+
+    /// Tells the authority of the port of a socket that does not listen which device the socket is bound to.
+    /// A later bind(2) and connect(2) tell it themselves.
+    fn tell_authority(&mut self, object: u32, value: u32) {
+        let replicas = self.replicas();
+        let Some(socket) = self.socket(object).filter(|socket| socket.lease != 0 && replicas != 0) else {
+            return;
+        };
+        let (lease, authority) = (socket.lease, usize::from(socket.local.port) % replicas);
+        self.push(0, authority, &Command::SetListenerOption { lease, option: SocketOption::Device, value });
     }
 
     /// Sends every option of a socket that was set to the replicas.
@@ -369,6 +401,8 @@ impl<P: Platform> Client<P> {
             match row.told {
                 Told::KeepAlive(_) => keeps_alive |= socket.options.is_on(Name::KeepAlive),
                 Told::Listener(_) if !is_listening => {}
+                // The grant of its port says so.
+                _ if row.name == Name::Device && is_listening => {}
                 _ => told.push((option, socket.options.told(row))),
             }
         }

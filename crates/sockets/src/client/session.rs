@@ -9,7 +9,7 @@ use atoll_ipc::command::CloseMode;
 use atoll_ipc::control::Reply;
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{AppPage, BELLS, ReplicaPage, StackFacts, StackPage, Stat};
-use atoll_ipc::{Command, Memory};
+use atoll_ipc::{Command, Device, Memory};
 
 use super::object::Place;
 use super::platform::{Before, Bell, Platform};
@@ -316,6 +316,15 @@ impl<P: Platform> Session<P> {
             _ if dst.is_loopback() => dst.loopback_of_family(),
             true => self.v4().map_or(Addr::V4_ANY, |own| Addr::v4(own.addr)),
             false => self.network().source_for(dst).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the address that packets to `dst` leave from if the socket is bound to `device`. On the link
+    /// that is none of the loopback (ip_route_output_key_hash).
+    pub fn source_on(&self, dst: Addr, device: Device) -> Addr {
+        match dst.is_v4() && dst.is_loopback() && device == Device::Link {
+            true => self.v4().map_or(Addr::V4_ANY, |own| Addr::v4(own.addr)),
+            false => self.source_for(dst),
         }
     }
 

@@ -2,10 +2,11 @@
 
 extern crate std;
 
+use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SlotId};
+use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SlotId};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Reply;
@@ -15,7 +16,7 @@ use atoll_ipc::page::{
 };
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
-use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
+use atoll_ipc::{Cause, Command, Device, Event, HeapMemory, Memory, Ready, SocketOption};
 
 use super::exec_state::{ExecState, PassedSocket, SessionState, SocketState};
 use super::object::{Body, Kind, Object, Owner, Place, Set, any};
@@ -24,6 +25,7 @@ use super::session::Session;
 use super::simulated::{Moment, Simulated, shared};
 use super::transfer::Sending;
 use super::{Change, Client, PassedPort};
+use crate::options::Name;
 use crate::watch::EXCLUSIVE;
 use crate::{Errno, Failure};
 
@@ -967,4 +969,68 @@ fn a_datagram_socket_is_open_when_every_replica_has_it_and_refused_when_one_refu
     refused.set_error(Cause::AddressInUse);
     refused.set_state(SlotState::Closing);
     assert_eq!(client.poll_opened(object), Err(Errno::EADDRINUSE.into()));
+}
+
+/// `SO_BINDTODEVICE`: the authority of a port learns the device with bind(2), and from a socket that has its
+/// port later, unless the socket listens.
+#[test]
+fn the_authority_of_a_port_learns_of_the_device() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    let object = client.insert(Object::socket(Protocol::Tcp, false, true));
+    let set = |client: &mut Client<Simulated>, name: &[u8]| {
+        client.set_option(object, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name)
+    };
+    assert_eq!(set(&mut client, b"wlan0"), Err(Errno(libc::ENODEV).into()));
+    set(&mut client, b"lo").expect("it is there");
+    let binding = client.start_binding(object, Endpoint::new(0, 81)).expect("fresh");
+    client.ask_for_port(object, &binding, &[]).expect("heard");
+    let commands = stack.commands(1);
+    assert!(matches!(commands[..], [Command::Bind { device: Device::Loopback, .. }]), "{commands:?}");
+    let socket = client.socket_mut(object).expect("a socket");
+    (socket.kind, socket.lease, socket.local) = (Kind::Bound, LEASE, Endpoint::new(0, 81));
+    set(&mut client, b"eth0").expect("it does not listen");
+    let value = Device::Link as u32;
+    let told = Command::SetListenerOption { lease: LEASE, option: SocketOption::Device, value };
+    assert_eq!((stack.commands(0), stack.commands(1)), (vec![], vec![told]));
+    client.socket_mut(object).expect("a socket").kind = Kind::Listening(Box::default());
+    set(&mut client, b"eth0").expect("it is bound to it");
+    assert_eq!(set(&mut client, b""), Err(Errno::EOPNOTSUPP.into()));
+    assert_eq!((stack.commands(0), stack.commands(1)), (vec![], vec![]));
+    let shown = client.option(object, libc::SOL_SOCKET, libc::SO_BINDTODEVICE).map(|it| it.octets().to_vec());
+    assert_eq!(shown, Ok(b"eth0\0".to_vec()));
+}
+
+/// ip_route_output_key_hash, ip6_route_output: what a socket on a device has no way to.
+#[test]
+fn a_socket_on_a_device_has_no_way_to_others() {
+    let stack = Stack::new(1);
+    let mut client = stack.client();
+    let (inside, v4) = (Addr::V4_LOOPBACK, Addr::v4(0xc612_0009));
+    let (inside6, v6) = (Addr::LOOPBACK, Addr::from_octets([0x20; 16]));
+    for (device, bound, to, result) in [
+        (Device::None, Addr::ANY, inside, Ok(())),
+        (Device::Loopback, Addr::ANY, inside, Ok(())),
+        (Device::Loopback, Addr::ANY, v4, Ok(())),
+        (Device::Loopback, Addr::ANY, inside6, Ok(())),
+        (Device::Loopback, Addr::ANY, v6, Err(Errno::ENETUNREACH)),
+        (Device::Link, Addr::ANY, v4, Ok(())),
+        (Device::Link, Addr::ANY, v6, Ok(())),
+        (Device::Link, Addr::ANY, inside, Ok(())),
+        (Device::Link, Addr::ANY, Addr::V4_ANY, Ok(())),
+        (Device::Link, inside, inside, Err(Errno::EINVAL)),
+        (Device::Link, Addr::ANY, inside6, Err(Errno::ENETUNREACH)),
+        (Device::Link, Addr::ANY, Addr::ANY, Err(Errno::ENETUNREACH)),
+    ] {
+        let object = client.insert(Object::socket(Protocol::Udp, true, true));
+        let socket = client.socket_mut(object).expect("a socket");
+        socket.options.set(Name::Device, device as u64);
+        socket.local = Endpoint::at(bound, 0);
+        let socket = client.socket(object).expect("a socket");
+        assert_eq!(client.check_device(socket, to), result, "{device:?} {bound:?} {to:?}");
+        // __inet6_bind
+        let loopback = client.start_binding(object, Endpoint::at(inside6, 0)).map(|_| ());
+        let expected = if device == Device::Link { Err(Errno::EADDRNOTAVAIL) } else { Ok(()) };
+        assert_eq!(loopback, expected, "{device:?}");
+    }
 }

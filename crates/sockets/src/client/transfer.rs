@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use atoll_base::{Addr, Endpoint};
-use atoll_ipc::Details;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::command::SocketOption;
 use atoll_ipc::datagram::{DATAGRAM_MAX, ECHO_HEADER};
 use atoll_ipc::details::TimeOfDay;
+use atoll_ipc::{Details, Device};
 
 use super::Client;
 use super::connecting::NO_PORT;
@@ -657,6 +657,10 @@ impl<P: Platform> Client<P> {
     /// ip_route_output_key_hash_rcu. A peer was checked by connect(2).
     pub(super) fn check_way(&self, socket: &Socket, to: Addr) -> Result<(), Errno> {
         let session = self.own().ok_or(Errno::ENETDOWN)?;
+        self.check_device(socket, to)?;
+        if socket.options.device() == Device::Loopback && !session.is_broadcast(to) {
+            return Ok(());
+        }
         if to.is_loopback() || to.is_unspecified() || session.is_own(to) || to.is_v6_multicast() {
             return Ok(());
         }
@@ -674,6 +678,22 @@ impl<P: Platform> Client<P> {
             return Err(Errno::EINVAL);
         }
         Ok(())
+    }
+
+    /// Fails if a socket that is bound to a device has no way to `to` there. Over IPv6 that is so where
+    /// another device leads to it (ip6_route_output). Over IPv4 Linux sends all the same, and what it sends
+    /// is lost, but nothing leaves over the link from an address of the loopback (`__mkroute_output`).
+    pub(super) fn check_device(&self, socket: &Socket, to: Addr) -> Result<(), Errno> {
+        let to = if to.is_unspecified() { to.loopback_of_family() } else { to };
+        match socket.options.device() {
+            Device::None => Ok(()),
+            Device::Loopback if to.is_v4() || to.is_loopback() || to.is_v6_multicast() => Ok(()),
+            Device::Loopback => Err(Errno::ENETUNREACH),
+            Device::Link if !to.is_loopback() => Ok(()),
+            Device::Link if !to.is_v4() => Err(Errno::ENETUNREACH),
+            Device::Link if socket.local.is_loopback() => Err(Errno::EINVAL),
+            Device::Link => Ok(()),
+        }
     }
 
     /// Returns the octets of the largest packet of a socket to `to`, as `ee_info` tells it.

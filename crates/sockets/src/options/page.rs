@@ -49,6 +49,7 @@ fn values(row: &Row) -> String {
         Codec::Class => "an octet, of which TCP keeps two bits".into(),
         Codec::Window => format!("0, or {WINDOW_MIN} octets at least"),
         Codec::Ports => "the first and the last port, in 16 bits each".into(),
+        Codec::Device => "the number of an interface: 1, 2, or 0 for none".into(),
         Codec::Form => "on or off, of one setting with its kin".into(),
     }
 }

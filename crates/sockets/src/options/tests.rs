@@ -164,3 +164,32 @@ fn a_size_that_was_set_is_fixed_until_the_program_says_otherwise() {
     options.set(Name::WindowClamp, 5000);
     assert_eq!(options.told(row_of(Name::BufferLock)), 2, "the buffer keeps the clamp");
 }
+
+/// sock_setbindtodevice, sock_getbindtodevice.
+#[test]
+fn a_device_is_named_or_numbered() {
+    for (value, number) in [
+        (&b""[..], Ok(0)),
+        (b"\0lo", Ok(0)),
+        (b"lo", Ok(1)),
+        (b"lo\0xx", Ok(1)),
+        (b"eth0", Ok(2)),
+        (b"eth0\0 and more than fifteen octets", Ok(2)),
+        (b"l", Err(Errno(libc::ENODEV))),
+        (b"lo0", Err(Errno(libc::ENODEV))),
+        (&[b'x'; 64], Err(Errno(libc::ENODEV))),
+    ] {
+        assert_eq!(interface_named(value), number, "{value:?}");
+    }
+    for (number, held) in
+        [(0, Ok(0)), (1, Ok(1)), (2, Ok(2)), (3, Err(Errno(libc::ENODEV))), (-1, Err(Errno::EINVAL))]
+    {
+        assert_eq!(decoded(Name::Device, &ints(&[number])), held, "{number}");
+    }
+    let names = [Device::None, Device::Loopback, Device::Link].map(name_of);
+    assert_eq!(names.map(|name| name.octets().to_vec()), [&b""[..], b"lo\0", b"eth0\0"]);
+    let mut options = Options::default();
+    assert_eq!((options.device(), options.count_for_syn()), (Device::None, false));
+    options.set(Name::Device, 2);
+    assert_eq!((options.device(), options.count_for_syn()), (Device::Link, true));
+}

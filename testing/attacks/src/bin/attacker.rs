@@ -222,6 +222,7 @@ fn commands(port: u16) -> ExitCode {
                     reuse_addr: true,
                     reuse_port: false,
                     v6_only: false,
+                    device: atoll_ipc::Device::None,
                 },
                 1 => Command::Release { lease },
                 2 => Command::Listen {
@@ -321,6 +322,7 @@ fn listeners() -> ExitCode {
                 reuse_addr: true,
                 reuse_port: true,
                 v6_only: false,
+                device: atoll_ipc::Device::None,
             });
             raw.push(&Command::Listen {
                 token,
@@ -467,7 +469,16 @@ fn usurper(port: u16) -> ExitCode {
                 if let Some((pass, seal)) = shown {
                     raw.push(&Command::Pass { pass, seal });
                 }
-                raw.push(&Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                raw.push(&Command::Bind {
+                    token,
+                    lease,
+                    protocol,
+                    local,
+                    reuse_addr,
+                    reuse_port,
+                    v6_only,
+                    device: atoll_ipc::Device::None,
+                });
                 pause(1);
                 if raw.ring().iter().any(|event| matches!(event, Event::BindReply { cause: Cause::None, .. }))
                 {

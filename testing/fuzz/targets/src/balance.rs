@@ -103,8 +103,11 @@ impl Cm {
                 self.registered[session.0 as usize] = false;
             }
             2 | 3 => {
-                if let SynVerdict::Accept { .. } = self.cm.handle_syn(&Syn { local: LOCAL, by_cookie: false })
-                    && self.cm.may_establish(self.id)
+                if let SynVerdict::Accept { .. } = self.cm.handle_syn(&Syn {
+                    local: LOCAL,
+                    by_cookie: false,
+                    device: atoll_ipc::Device::None,
+                }) && self.cm.may_establish(self.id)
                 {
                     self.next += 1;
                     self.connections.insert(self.next, (None, false));

@@ -8,6 +8,7 @@ use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::{
     Config, ConnMgr, ConnectionId, Directive, Listen, Manager, ManagerConfig, Stage, Syn, SynVerdict,
 };
+use atoll_ipc::Device;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 
@@ -65,7 +66,9 @@ pub fn cm_manager(data: &[u8]) {
             }
             2 | 3 => ts.handle_message(now, ReplicaId(1), &message(&mut input)),
             4 if !live.contains_key(&connection.0) => {
-                if let SynVerdict::Accept { .. } = ts.handle_syn(&Syn { local: LOCAL, by_cookie: false }) {
+                if let SynVerdict::Accept { .. } =
+                    ts.handle_syn(&Syn { local: LOCAL, by_cookie: false, device: Device::None })
+                {
                     live.insert(connection.0, false);
                     ts.handle_established(now, connection, listener);
                 }
@@ -110,7 +113,10 @@ fn message(input: &mut Input<'_>) -> ManagerMessage {
     let (ticket, offered_at) = (u32::from(input.byte() % 32), Instant::from_nanos(input.long()));
     let (local, v6_only) = (Endpoint::new(u32::from(input.byte() % 2), 80), input.byte().is_multiple_of(4));
     let body = match input.byte() % 17 {
-        0 => ManagerBody::Opened { listener, lease, local, v6_only },
+        0 => {
+            let device = Device::of_value(ticket % 3).unwrap_or_default();
+            ManagerBody::Opened { listener, lease, local, v6_only, device }
+        }
         1 => ManagerBody::Left { listener, lease },
         2 => ManagerBody::Closed { listener },
         3 => ManagerBody::Registered { listener, session, lease },

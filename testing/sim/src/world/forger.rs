@@ -114,7 +114,16 @@ impl DatagramSocket {
                 let (token, lease) = (self.port.into(), self.lease);
                 process.push(
                     authority,
-                    &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only },
+                    &Command::Bind {
+                        token,
+                        lease,
+                        protocol,
+                        local,
+                        reuse_addr,
+                        reuse_port,
+                        v6_only,
+                        device: atoll_ipc::Device::None,
+                    },
                 );
                 self.stage = Stage::Asked;
             }
@@ -361,7 +370,16 @@ impl Forger {
                 let lease = self.next_lease;
                 self.asked.retain(|(asked, ..)| asked + 64 > lease);
                 self.asked.push((lease, protocol, local));
-                Command::Bind { token: lease as u32, lease, protocol, local, reuse_addr, reuse_port, v6_only }
+                Command::Bind {
+                    token: lease as u32,
+                    lease,
+                    protocol,
+                    local,
+                    reuse_addr,
+                    reuse_port,
+                    v6_only,
+                    device: atoll_ipc::Device::None,
+                }
             }
             2..=4 => {
                 let (lease, protocol, at, voucher, _) = own?;

@@ -92,6 +92,7 @@ impl Greedy {
             reuse_addr: true,
             reuse_port: false,
             v6_only: false,
+            device: atoll_ipc::Device::None,
         };
         let lease = 1000 + u64::from(rng.below(1 << 20));
         let (token, reuse_port, v6_only) = (0, false, false);
@@ -142,7 +143,16 @@ impl Greedy {
             Appetite::Ports => {
                 let (protocol, reuse_addr) =
                     (if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp }, false);
-                Some(Command::Bind { token, lease, protocol, local: any, reuse_addr, reuse_port, v6_only })
+                Some(Command::Bind {
+                    token,
+                    lease,
+                    protocol,
+                    local: any,
+                    reuse_addr,
+                    reuse_port,
+                    v6_only,
+                    device: atoll_ipc::Device::None,
+                })
             }
             Appetite::Listeners => {
                 let (lease, local) = (own_lease, Endpoint::new(0, own_port));

@@ -24,6 +24,7 @@ mod clients;
 mod closed;
 mod configurations;
 mod deaths;
+mod devices;
 mod dhcp;
 mod every_call;
 mod executes;

@@ -21,7 +21,6 @@ const REFUSED: &[&str] = &[
     "IP_OPTIONS",
     "IP_RECVOPTS",
     "IP_TRANSPARENT",
-    "SO_BINDTODEVICE",
     "SO_BUSY_POLL",
     "SO_MARK",
     "SO_NO_CHECK",

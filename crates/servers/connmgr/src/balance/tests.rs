@@ -93,6 +93,7 @@ impl Cms {
                     reuse_addr,
                     reuse_port,
                     v6_only,
+                    device: atoll_ipc::Device::None,
                 });
                 let shown = Some(Grant::to_listen(lease, local));
                 let (backlog, defer_accept) = (60_000, 0);
@@ -152,7 +153,7 @@ impl Cms {
 
     /// Lets a connection arrive at a replica.
     fn arrive(&mut self, replica: usize) {
-        let syn = Syn { local: LOCAL, by_cookie: false };
+        let syn = Syn { local: LOCAL, by_cookie: false, device: atoll_ipc::Device::None };
         assert!(matches!(self.cms[replica].handle_syn(&syn), SynVerdict::Accept { .. }));
         self.next += 1;
         self.cms[replica].handle_established(self.now, ConnectionId(self.next), self.id);
@@ -517,6 +518,7 @@ fn a_worker_that_dies_or_forks_loses_nothing() {
             reuse_addr: true,
             reuse_port: false,
             v6_only: false,
+            device: atoll_ipc::Device::None,
         };
         let _ = cm.handle_bind(&bind);
         let listen = Listen {

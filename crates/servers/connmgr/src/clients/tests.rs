@@ -71,7 +71,7 @@ impl Rig {
 
     fn establish(&mut self, ts: usize, number: u32) -> bool {
         let SynVerdict::Accept { listener, .. } =
-            self.tss[ts].handle_syn(&Syn { local: LOCAL, by_cookie: false })
+            self.tss[ts].handle_syn(&Syn { local: LOCAL, by_cookie: false, device: atoll_ipc::Device::None })
         else {
             return false;
         };
@@ -444,7 +444,11 @@ fn random_delays_leave_the_counts_right() {
                     }
                 }
                 5 | 6 if live[ts].iter().all(|(known, ..)| *known != number) => {
-                    let syn = rig.tss[ts].handle_syn(&Syn { local: LOCAL, by_cookie: false });
+                    let syn = rig.tss[ts].handle_syn(&Syn {
+                        local: LOCAL,
+                        by_cookie: false,
+                        device: atoll_ipc::Device::None,
+                    });
                     if let SynVerdict::Accept { listener, .. } = syn {
                         live[ts].push((number, listener, None));
                         rig.tss[ts].handle_established(rig.now, ConnectionId(number), listener);

@@ -42,6 +42,7 @@ fn bind(session: u32, lease: u64, addr: u32, port: u16, reuse_addr: bool, reuse_
         reuse_addr,
         reuse_port,
         v6_only: false,
+        device: atoll_ipc::Device::None,
     }
 }
 
@@ -52,7 +53,11 @@ fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_po
 }
 
 fn syn(cm: &mut ConnMgr, addr: u32, port: u16) -> SynVerdict {
-    cm.handle_syn(&Syn { local: Endpoint::new(addr, port), by_cookie: false })
+    cm.handle_syn(&Syn {
+        local: Endpoint::new(addr, port),
+        by_cookie: false,
+        device: atoll_ipc::Device::None,
+    })
 }
 
 fn accepted(verdict: SynVerdict) -> ListenerId {
@@ -99,6 +104,80 @@ fn two_sockets_bind_one_port_only_if_linux_would_let_them() {
         let result = cm.handle_bind(&bind(2, 2, addr, 80, reuse_addr, reuse_port));
         assert_eq!(result, if works { Ok(80) } else { Err(Cause::AddressInUse) }, "{first:?} {second:?}");
     }
+}
+
+/// inet_bind_conflict: what comes over one device is not for a socket on another.
+#[test]
+fn sockets_on_different_devices_share_a_port() {
+    use Device::{Link, Loopback, None as Any};
+    for (first, second, works) in [
+        (Any, Loopback, false),
+        (Loopback, Any, false),
+        (Loopback, Loopback, false),
+        (Loopback, Link, true),
+        (Link, Loopback, true),
+    ] {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let mut cm = manager(0, 1);
+            let with = |lease, device| Bind { device, protocol, ..bind(1, lease, 0, 80, false, false) };
+            assert_eq!(cm.handle_bind(&with(1, first)), Ok(80));
+            let expected = if works { Ok(80) } else { Err(Cause::AddressInUse) };
+            assert_eq!(cm.handle_bind(&with(2, second)), expected, "{first:?} {second:?}");
+            let grants = [1, 2].map(|lease| cm.grant(SessionId(1), lease));
+            if let [Some(a), Some(b)] = grants {
+                assert!(!crate::are_rivals(&a, &b));
+            }
+        }
+        let mut cm = manager(0, 1);
+        cm.handle_bind(&Bind { device: first, ..bind(1, 1, 0, 80, true, false) }).expect("free");
+        cm.handle_bind(&Bind { device: second, ..bind(1, 2, 0, 80, true, false) }).expect("SO_REUSEADDR");
+        cm.handle_listen(&listen(1, 1, 0, 80, 5, false)).expect("the holder");
+        assert_eq!(cm.handle_listen(&listen(1, 2, 0, 80, 5, false)).is_ok(), works, "{first:?} {second:?}");
+    }
+}
+
+/// inet_lookup_listener, compute_score: the address decides first, and then the device.
+#[test]
+fn a_syn_finds_the_listener_on_its_device() {
+    use Device::{Link, Loopback};
+    let mut cm = manager(0, 1);
+    let mut open = |lease, addr, device| {
+        cm.handle_bind(&Bind { device, ..bind(1, lease, addr, 80, false, true) }).expect("shared");
+        cm.handle_listen(&listen(1, lease, addr, 80, 5, true)).expect("shared")
+    };
+    let inside = open(1, 0, Loopback);
+    let outside = open(2, 0, Link);
+    let find = |cm: &mut ConnMgr, addr, device| {
+        cm.handle_syn(&Syn { local: Endpoint::new(addr, 80), device, by_cookie: false })
+    };
+    assert_eq!(accepted(find(&mut cm, LOOPBACK, Loopback)), inside);
+    assert_eq!(accepted(find(&mut cm, ADDR, Link)), outside);
+    assert_eq!([inside, outside].map(|listener| cm.device_of(listener)), [Loopback, Link]);
+    cm.handle_release(SessionId(1), 2);
+    assert_eq!(find(&mut cm, ADDR, Link), SynVerdict::Refused);
+    assert!(!cm.has_listener(Endpoint::new(ADDR, 80), Link));
+    assert!(cm.has_listener(Endpoint::new(ADDR, 80), Loopback));
+    // One on no device takes what is left, and one at the very address comes first.
+    cm.handle_bind(&bind(1, 3, 0, 80, false, true)).expect("shared");
+    let any = cm.handle_listen(&listen(1, 3, 0, 80, 5, true)).expect("shared");
+    assert_eq!(accepted(find(&mut cm, ADDR, Link)), any);
+    assert_eq!(accepted(find(&mut cm, LOOPBACK, Loopback)), inside);
+    cm.handle_bind(&bind(1, 4, LOOPBACK, 80, false, true)).expect("shared");
+    let exact = cm.handle_listen(&listen(1, 4, LOOPBACK, 80, 5, true)).expect("shared");
+    assert_eq!(accepted(find(&mut cm, LOOPBACK, Loopback)), exact);
+    [1, 3, 4].into_iter().for_each(|lease| cm.handle_release(SessionId(1), lease));
+    assert_eq!(find(&mut cm, ADDR, Link), SynVerdict::Refused);
+}
+
+#[test]
+fn a_lease_is_bound_to_another_device_before_its_socket_listens() {
+    let mut cm = manager(0, 1);
+    cm.handle_bind(&bind(1, 1, 0, 80, false, false)).expect("free");
+    assert!(cm.set_device(1, Device::Loopback) && !cm.set_device(2, Device::Link));
+    let other = Bind { device: Device::Link, ..bind(2, 2, 0, 80, false, false) };
+    assert_eq!(cm.handle_bind(&other), Ok(80));
+    let listener = cm.handle_listen(&listen(1, 1, 0, 80, 5, false)).expect("the holder");
+    assert_eq!(cm.device_of(listener), Device::Loopback);
 }
 
 #[test]
@@ -152,7 +231,11 @@ fn a_listener_of_both_families_comes_after_those_of_one() {
     let v6_only = open(2, Addr::ANY, true, true);
     let exact = open(3, v6, false, true);
     let at = |cm: &mut ConnMgr, addr| {
-        accepted(cm.handle_syn(&Syn { local: Endpoint::at(addr, 80), by_cookie: false }))
+        accepted(cm.handle_syn(&Syn {
+            local: Endpoint::at(addr, 80),
+            by_cookie: false,
+            device: atoll_ipc::Device::None,
+        }))
     };
     assert_eq!(at(&mut cm, Addr::v4(ADDR)), both);
     assert_eq!(at(&mut cm, Addr::LOOPBACK), v6_only);
@@ -300,8 +383,14 @@ fn a_listener_holds_backlog_plus_one_and_128_handshakes_or_as_many_as_the_backlo
         assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
         // A cookie that comes back waits in the SYN queue, and is forgotten if there is no room either.
         let local = Endpoint::new(ADDR, 80);
-        assert_eq!(accepted(cm.handle_syn(&Syn { local, by_cookie: true })), id);
-        assert_eq!(cm.handle_syn(&Syn { local, by_cookie: true }), SynVerdict::Full);
+        assert_eq!(
+            accepted(cm.handle_syn(&Syn { local, by_cookie: true, device: atoll_ipc::Device::None })),
+            id
+        );
+        assert_eq!(
+            cm.handle_syn(&Syn { local, by_cookie: true, device: atoll_ipc::Device::None }),
+            SynVerdict::Full
+        );
         cm.handle_listen(&listen(1, 1, 0, 80, 1_000_000, false)).expect("again");
         assert_eq!(
             cm.listeners().next().map(|view| (view.backlog, view.unclaimed)),

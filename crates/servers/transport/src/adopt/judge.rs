@@ -21,7 +21,7 @@ use crate::egress::Egress;
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::handshakes::Handshakes;
 use crate::passive::Opening;
-use crate::record::{connection, furnish, is_deferred, keep, orphan, state, summary};
+use crate::record::{connection, device, furnish, is_deferred, keep, orphan, state, summary};
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
 use crate::stats::Stats;
@@ -319,7 +319,7 @@ impl<M: Memory> Judge<'_, M> {
         let stage = match record.phase {
             Phase::Unclaimed | Phase::Offered => {
                 // It counts as if it had opened just now.
-                let syn = Syn { local: record.tuple.local, by_cookie: true };
+                let syn = Syn { local: record.tuple.local, device: device(record), by_cookie: true };
                 let SynVerdict::Accept { listener, defer_accept } = self.cm.handle_syn(&syn) else {
                     return None;
                 };

@@ -11,8 +11,9 @@ use atoll_ipc::{Details, Memory, Ready, details};
 use atoll_wire::checksum;
 use atoll_wire::ipv4::Protocol as WireProtocol;
 
-use super::{COPY_COST, LOOKS, cause_of, fault_of};
+use super::{COPY_COST, LOOKS, cause_of, device_of_error, fault_of};
 use crate::datagrams::{Arrived, Datagram};
+use crate::input::device_of;
 use crate::sink::TextRef;
 use crate::transport::Transport;
 
@@ -32,7 +33,8 @@ impl<M: Memory> Transport<M> {
         let tuple =
             FourTuple { local: Endpoint::at(message.dst, port), remote: Endpoint::at(message.src, 0) };
         self.catch_up_raw(now, port);
-        let all = self.datagrams.find_raw(&tuple, message.kind);
+        let device = device_of(frame, link == Link::Inside, message.dst);
+        let all = self.datagrams.find_raw(&tuple, device, message.kind);
         self.load.charge_frame((all.len() * COPY_COST) as u32);
         let came_over = if link == Link::Inside { details::Link::Inside } else { details::Link::Outside };
         let details = Details {
@@ -44,7 +46,7 @@ impl<M: Memory> Transport<M> {
             dropped: 0,
         };
         let (protocol, cast) = (Protocol::Raw, Cast::Unicast);
-        let mut arrived = Arrived { protocol, tuple, cast, details, payload };
+        let mut arrived = Arrived { protocol, tuple, device, cast, details, payload };
         for index in all {
             self.store_datagram(index, &mut arrived);
         }
@@ -75,8 +77,11 @@ impl<M: Memory> Transport<M> {
             remote: Endpoint::at(error.tuple.remote.addr, 0),
         };
         self.catch_up_raw(now, port);
+        let device = device_of_error(&self.ip, error);
         for index in self.datagrams.at_port((Protocol::Raw, port)).to_vec() {
-            let Some(socket) = self.datagrams.get(index).filter(|it| it.score(&tuple) > 0) else { continue };
+            let Some(socket) = self.datagrams.get(index).filter(|it| it.score(&tuple, device) > 0) else {
+                continue;
+            };
             let wants_errors = socket.options().wants_errors(tuple.remote.addr);
             let has_peer = socket.remote().is_some();
             let discovery = socket.options().discovery_to(tuple.remote.addr);

@@ -8,11 +8,12 @@ use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::datagram::{DATAGRAM_MAX_V4, ECHO_HEADER, Flags as RecordFlags, Record};
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Details, Memory, Ready, details};
+use atoll_ipc::{Cause, Details, Device, Memory, Ready, details};
 use atoll_wire::ipv4::Protocol as WireProtocol;
 use atoll_wire::{checksum, udp};
 
 use crate::datagrams::Datagram;
+use crate::egress::{is_astray, station_inside};
 use crate::fragment::{Cut, MtuDiscovery, Progress, sealed, send_fragments};
 use crate::next_hop::Way;
 use crate::session::Occupant;
@@ -26,6 +27,9 @@ enum Plan {
     Wait,
     /// The datagram is not sent, and the next call on the socket reports the cause.
     Refuse(Cause),
+    /// The datagram is not sent: it would leave over the device that the socket is bound to, and nobody hears
+    /// it there.
+    Lose,
 }
 
 /// How a datagram is sent.
@@ -87,6 +91,7 @@ impl<M: Memory> Transport<M> {
                     self.datagrams.wait(index);
                     return true;
                 }
+                Plan::Lose => self.stats.count(Stat::DatagramsDropped),
                 Plan::Refuse(cause) => {
                     self.stats.count(Stat::DatagramsDropped);
                     let peer = peer_of(socket, &record);
@@ -128,11 +133,17 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record, details: 
         return Plan::Refuse(Cause::Invalid);
     }
     let options = socket.options();
+    let device = socket.grant().device;
+    let multicast = ip.cast(peer.addr) == Some(Cast::Multicast);
+    if !multicast && is_astray(ip, device, peer.addr) {
+        return Plan::Lose;
+    }
     let route = if peer.port == 0 { Route::Unreachable } else { ip.route(now, peer.addr) };
     let broadcast = ip.cast(peer.addr) == Some(Cast::Broadcast);
-    let multicast = ip.cast(peer.addr) == Some(Cast::Multicast);
     let wishes = options.multicast().of(peer.addr);
-    let is_inside = details.link.map_or(wishes.inside, |link| link == details::Link::Inside);
+    // udp_sendmsg: the interface of IP_MULTICAST_IF counts for a socket that is bound to none.
+    let is_wished = if device == Device::None { wishes.inside } else { device == Device::Loopback };
+    let is_inside = details.link.map_or(is_wished, |link| link == details::Link::Inside);
     let to_inside = multicast && is_inside;
     let route = if to_inside { Route::Local } else { route };
     let discovery = options.discovery_to(peer.addr);
@@ -145,7 +156,7 @@ fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record, details: 
     let cut = if is_torn && options.is_whole_to(peer.addr) { Cut::TooLong } else { cut };
     let way = match route {
         _ if peer.addr.is_v4() && len > DATAGRAM_MAX_V4 => Err(Cause::MessageTooLong),
-        Route::Local => Ok((true, ip.mac())),
+        Route::Local => Ok((true, station_inside(ip, device))),
         Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
             Err(Cause::AddressNotAvailable)
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, FourTuple, Instant};
 use atoll_ip::{Cast, Ip, Link};
 use atoll_ipc::command::Protocol;
-use atoll_ipc::{Cause, Memory, SocketOption};
+use atoll_ipc::{Cause, Device, Memory, SocketOption};
 
 use super::Datagrams;
 use crate::session::Session;
@@ -77,13 +77,13 @@ impl Multicast {
 }
 
 impl Datagrams {
-    /// Returns the sockets for a datagram that is not for one host only: all of UDP whose
-    /// address, port and peer match (ip(7), RFC 1122 §4.1.3.6).
-    pub(crate) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
+    /// Returns the sockets for a datagram that is not for one host only: all of UDP whose address, port, peer
+    /// and device match (ip(7), RFC 1122 §4.1.3.6).
+    pub(crate) fn find_all(&self, tuple: &FourTuple, device: Device, cast: Cast) -> Vec<u32> {
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
             socket.is_some_and(|s| {
-                s.score(tuple) > 0
+                s.score(tuple, device) > 0
                     && (cast != Cast::Multicast || s.options().multicast().wants(tuple.local.addr))
             })
         };

@@ -11,7 +11,7 @@ use atoll_ipc::datagram::{
 use atoll_ipc::details::DETAILS_BYTES;
 use atoll_ipc::lease::Grant;
 use atoll_ipc::slot::{ErrorMark, Slot};
-use atoll_ipc::{Cause, Details, Event, Memory, Ready, SocketOption};
+use atoll_ipc::{Cause, Details, Device, Event, Memory, Ready, SocketOption};
 
 use super::groups::Multicast;
 use super::{Arrived, Name};
@@ -308,8 +308,18 @@ impl Datagram {
         (!self.local.addr.is_unspecified()).then_some(FourTuple { local: self.local, remote })
     }
 
-    /// Returns how well the socket fits, 0 meaning not at all (Linux's `compute_score`).
-    pub(crate) fn score(&self, tuple: &FourTuple) -> u32 {
+    /// Returns how well the socket fits what has come over `device`, 0 meaning not at all (Linux's
+    /// `compute_score`). Of two that fit alike, the one that is bound to the device comes first.
+    pub(crate) fn score(&self, tuple: &FourTuple, device: Device) -> u32 {
+        let own = self.grant.device;
+        if !own.takes(device) {
+            return 0;
+        }
+        let score = 2 * self.score_by_names(tuple);
+        if score > 0 { score + u32::from(own != Device::None) } else { 0 }
+    }
+
+    fn score_by_names(&self, tuple: &FourTuple) -> u32 {
         let is_v4 = tuple.local.addr.is_v4();
         let by_addr = match self.local.addr {
             addr if addr == tuple.local.addr => 3,
@@ -362,6 +372,11 @@ impl Datagram {
             },
             SocketOption::MtuDiscoverV6 => match MtuDiscovery::from_value(value) {
                 Some(discovery) => options.discovery_v6 = discovery,
+                None => return false,
+            },
+            SocketOption::Device => match Device::of_value(value) {
+                // The sockets at the port are compared by their grants.
+                Some(device) => self.grant.device = device,
                 None => return false,
             },
             SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,

@@ -43,7 +43,16 @@ fn random_command(rng: &mut Rng) -> Command {
         0 => {
             let protocol =
                 [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Raw][rng.below(4) as usize];
-            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
+            Command::Bind {
+                token,
+                lease,
+                protocol,
+                local,
+                reuse_addr,
+                reuse_port,
+                v6_only,
+                device: atoll_ipc::Device::None,
+            }
         }
         1 => Command::Release { lease },
         2 => Command::Listen {

@@ -16,7 +16,7 @@ use atoll_ipc::info::Info;
 use atoll_ipc::lease::Pass;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage};
 use atoll_ipc::slot::{Slot, SlotState};
-use atoll_ipc::{Cause, Command, HeapMemory, Ready, SocketOption};
+use atoll_ipc::{Cause, Command, Device, HeapMemory, Ready, SocketOption};
 use atoll_sockets::ancillary::{Addressed, Queued};
 use atoll_sockets::client::object::{Body, Object, Set, any};
 use atoll_sockets::client::options::Membership;
@@ -153,7 +153,7 @@ impl App {
     }
 
     /// Lets the stacks answer until an opening is complete.
-    fn finish(&mut self, net: &mut Net, mut opening: Opening) -> Result<(), Errno> {
+    pub(super) fn finish(&mut self, net: &mut Net, mut opening: Opening) -> Result<(), Errno> {
         for _ in 0..ANSWERS_MAX {
             net.settle();
             self.poll();
@@ -205,6 +205,23 @@ impl App {
         let pass = Pass { lease, uid: self.user.uid, protocol: Protocol::Tcp, port: local.port };
         let socket = self.client.socket_mut(listener).expect("a socket");
         options.iter().for_each(|name| socket.options.set(*name, 1));
+        socket.pass = Some((pass, 0));
+        self.listeners.push(listener);
+        Opening::listen_at(&mut self.client, listener, local, backlog as i32).expect("it is fresh")
+    }
+
+    /// Asks for the port of a listener that is bound to a device.
+    pub(crate) fn begin_to_listen_on(
+        &mut self,
+        device: Device,
+        lease: u64,
+        local: Endpoint,
+        backlog: u32,
+    ) -> Opening {
+        let listener = self.socket(Protocol::Tcp, local);
+        let pass = Pass { lease, uid: self.user.uid, protocol: Protocol::Tcp, port: local.port };
+        let socket = self.client.socket_mut(listener).expect("a socket");
+        socket.options.set(Name::Device, device as u64);
         socket.pass = Some((pass, 0));
         self.listeners.push(listener);
         Opening::listen_at(&mut self.client, listener, local, backlog as i32).expect("it is fresh")

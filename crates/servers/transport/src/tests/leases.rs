@@ -39,7 +39,16 @@ fn carry_out(net: &mut Net) {
 }
 
 fn bind(lease: u64, protocol: Protocol, local: Endpoint, reuse: bool) -> Command {
-    Command::Bind { token: 1, lease, protocol, local, reuse_addr: reuse, reuse_port: false, v6_only: false }
+    Command::Bind {
+        token: 1,
+        lease,
+        protocol,
+        local,
+        reuse_addr: reuse,
+        reuse_port: false,
+        v6_only: false,
+        device: atoll_ipc::Device::None,
+    }
 }
 
 fn listen(lease: u64, local: Endpoint) -> Command {
@@ -284,7 +293,16 @@ fn datagram_sockets_of_two_users_share_nothing_that_comes() {
     for (lease, app) in (1..).zip(&mut apps) {
         let protocol = Protocol::Udp;
         let (token, reuse_addr, v6_only) = (1, false, false);
-        app.raw().push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        app.raw().push(Command::Bind {
+            token,
+            lease,
+            protocol,
+            local,
+            reuse_addr,
+            reuse_port,
+            v6_only,
+            device: atoll_ipc::Device::None,
+        });
         net.stack(0).round(Instant::from_millis(1000));
         causes.extend(app.raw().events().into_iter().map(|reply| match reply {
             Event::BindReply { cause, .. } => cause,
@@ -302,7 +320,16 @@ fn pass(lease: u64, uid: u32, protocol: Protocol, port: u16) -> Command {
 }
 
 fn bind_shared(lease: u64, protocol: Protocol, local: Endpoint) -> Command {
-    Command::Bind { token: 1, lease, protocol, local, reuse_addr: false, reuse_port: true, v6_only: false }
+    Command::Bind {
+        token: 1,
+        lease,
+        protocol,
+        local,
+        reuse_addr: false,
+        reuse_port: true,
+        v6_only: false,
+        device: atoll_ipc::Device::None,
+    }
 }
 
 /// Attaches sessions of which nothing is known, as the supervisor opens them.

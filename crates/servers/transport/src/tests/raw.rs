@@ -127,7 +127,16 @@ impl RawSession<'_> {
     /// Asks for a TCP or UDP port under a lease.
     pub(crate) fn bind(&mut self, lease: u64, protocol: Protocol, local: Endpoint, reuse_addr: bool) {
         let (token, reuse_port, v6_only) = (lease as u32, false, false);
-        self.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        self.push(Command::Bind {
+            token,
+            lease,
+            protocol,
+            local,
+            reuse_addr,
+            reuse_port,
+            v6_only,
+            device: atoll_ipc::Device::None,
+        });
     }
 
     /// Asks to listen under a lease.

@@ -166,7 +166,16 @@ fn cases() -> Vec<Case> {
                 let local = Endpoint::new(0, 0);
                 let (token, reuse_addr, reuse_port, v6_only) = (n, false, false, false);
                 match n % 2 {
-                    0 => Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only },
+                    0 => Command::Bind {
+                        token,
+                        lease,
+                        protocol,
+                        local,
+                        reuse_addr,
+                        reuse_port,
+                        v6_only,
+                        device: atoll_ipc::Device::None,
+                    },
                     _ => Command::Release { lease },
                 }
             })),
@@ -191,6 +200,7 @@ fn cases() -> Vec<Case> {
                             reuse_addr,
                             reuse_port,
                             v6_only,
+                            device: atoll_ipc::Device::None,
                         });
                         if lease % 32 == 0 && lease < 28_232 {
                             net.step();

@@ -1,6 +1,7 @@
 //! The multicast options of an AF_INET6 socket: ipv6(7), RFC 3493 §5.2, RFC 3678 §5.1.
 
 use atoll_base::Addr;
+use atoll_ipc::Device;
 use atoll_ipc::command::{Protocol, SocketOption};
 use libc::{MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP};
 
@@ -40,7 +41,7 @@ pub(super) fn set<P: Platform>(
 ) -> Result<Option<Joining>, Errno> {
     let has_link = client.own().is_some_and(|session| !session.network().addresses.is_empty());
     let socket = client.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
-    let tcp = socket.protocol == Protocol::Tcp;
+    let (tcp, device) = (socket.protocol == Protocol::Tcp, socket.options.device());
     if !socket.v6 || (tcp && matches!(name, libc::IPV6_MULTICAST_HOPS | libc::IPV6_MULTICAST_IF)) {
         return Err(Errno::ENOPROTOOPT);
     }
@@ -65,7 +66,12 @@ pub(super) fn set<P: Platform>(
         }
         libc::IPV6_MULTICAST_IF => {
             // Only the loopback's number means something here: docs/limits.md.
-            wishes.interface = u32::try_from(number?).map_err(|_| Errno::ENODEV)?;
+            let interface = u32::try_from(number?).map_err(|_| Errno::ENODEV)?;
+            let wished = if interface == LOOPBACK_INDEX { Device::Loopback } else { Device::Link };
+            if interface != 0 && !device.takes(wished) {
+                return Err(Errno::EINVAL);
+            }
+            wishes.interface = interface;
             (SocketOption::MulticastInsideV6, wishes.is_inside().into())
         }
         _ => {

@@ -11,7 +11,7 @@ use atoll_ipc::control::User;
 use atoll_ipc::lease::Pass;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, STACK_PAGE_BYTES, StackFacts, StackPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
-use atoll_ipc::{Command, SocketOption};
+use atoll_ipc::{Command, Device, SocketOption};
 use atoll_sockets::ancillary::Addressed;
 use atoll_sockets::client::Client;
 use atoll_sockets::client::object::{Object, any};
@@ -378,10 +378,20 @@ impl Process {
         let value = if input.flip() { input.word() } else { input.byte().into() };
         let v6_only = value & 1 != 0;
         let option = SocketOption::from_u8(1 + input.byte() % 19).unwrap_or(SocketOption::NoDelay);
+        let option = if value % 23 == 22 { SocketOption::Device } else { option };
         match input.byte() % 13 {
             0 => {
                 let protocol = input.pick(&[Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Raw]);
-                Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
+                Command::Bind {
+                    token,
+                    lease,
+                    protocol,
+                    local,
+                    reuse_addr,
+                    reuse_port,
+                    v6_only,
+                    device: Device::of_value(value % 3).unwrap_or_default(),
+                }
             }
             1 => Command::Release { lease },
             2 => Command::Listen {

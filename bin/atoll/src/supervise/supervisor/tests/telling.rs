@@ -64,7 +64,16 @@ fn in_force(session: u32) -> RequestRecord {
     let (token, lease, protocol) = (0, session.into(), Protocol::Udp);
     let (reuse_addr, reuse_port, v6_only) = (false, false, false);
     let local = Endpoint::new(0, 1000 + session as u16);
-    let command = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+    let command = Command::Bind {
+        token,
+        lease,
+        protocol,
+        local,
+        reuse_addr,
+        reuse_port,
+        v6_only,
+        device: atoll_ipc::Device::None,
+    };
     RequestRecord { order: 1, session: SessionId(session), command }
 }
 
