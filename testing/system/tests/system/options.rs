@@ -29,7 +29,6 @@ const REFUSED: &[&str] = &[
     "SO_TXTIME",
     "TCP_MD5SIG",
     "TCP_TX_DELAY",
-    "TCP_ULP",
     "UDP_NO_CHECK6_TX",
 ];
 
