@@ -16,7 +16,7 @@ use crate::rings::Rings;
 use crate::session::Place;
 use crate::view::View;
 
-// structure: Entry: octets of its own are free here, and a part of them would be padded
+// structure: Entry: a field of one octet takes what was padding here; in a struct of its own it would add some
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Entry {

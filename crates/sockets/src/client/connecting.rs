@@ -191,15 +191,11 @@ impl<P: Platform> Client<P> {
     /// Sends a SYN that waits for text without any. Returns whether there was one: then connect(2) is under
     /// way. [`Failure::WouldBlock`] means that there was no turn ([`Client::turn`]).
     pub fn send_waiting_syn(&mut self, object: u32) -> Result<bool, Failure> {
-        let turn = self.turn(object)?;
-        let Some((stream, _, place)) = self.stream(object).filter(|(stream, ..)| stream.waits_for_text())
-        else {
+        if !self.stream(object).is_some_and(|(stream, ..)| stream.waits_for_text()) {
             return Ok(false);
-        };
-        stream.send_waiting_syn();
-        drop(turn);
+        }
+        self.send_syn(object)?;
         self.note_under_way(object);
-        self.kick(place);
         Ok(true)
     }
 
