@@ -107,6 +107,9 @@ pub enum SocketOption {
     /// that is bound to a port and does not listen yet, the authority of the port gets it as an option of a
     /// listener.
     Device = 53,
+    /// `SO_REUSEADDR`: 0 or 1. [`Command::Bind`] says it first; later the authority of the port gets it as an
+    /// option of a listener, whether or not the socket listens.
+    ReuseAddr = 64,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
     MtuV6 = 48,
     /// Whether network errors about what the socket has sent come as records into its receive buffer

@@ -185,6 +185,8 @@ pub enum Told {
     Udp(SocketOption),
     /// The replicas get the value together with the other values of keep-alive.
     KeepAlive(SocketOption),
+    /// The authority of the port gets the value, if the socket has one: bind(2) says it first.
+    Authority(SocketOption),
 }
 
 const fn row(name: Name, (level, number): (i32, i32), codec: Codec, default: u64, told: Told) -> Row {
@@ -251,7 +253,7 @@ const SEGMENT_MAX: i32 = 32767;
 
 use Codec::{Buffer, Class, Flag, Range, RangeOrDefault};
 use SocketOption as So;
-use Told::{KeepAlive, Listener, Nobody, Replicas, Tcp, Udp};
+use Told::{Authority, KeepAlive, Listener, Nobody, Replicas, Tcp, Udp};
 
 /// The table of options, in the order of [`Name`].
 pub const TABLE: [Row; NAMES] = [
@@ -262,7 +264,7 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::KeepIdle, tcp(libc::TCP_KEEPIDLE), Range(1, 32767), 7200, KeepAlive(So::KeepIdle)),
     row(Name::KeepInterval, tcp(libc::TCP_KEEPINTVL), Range(1, 32767), 75, KeepAlive(So::KeepInterval)),
     row(Name::KeepCount, tcp(libc::TCP_KEEPCNT), Range(1, 127), 9, KeepAlive(So::KeepCount)),
-    row(Name::ReuseAddr, socket(libc::SO_REUSEADDR), Flag, 0, Nobody),
+    row(Name::ReuseAddr, socket(libc::SO_REUSEADDR), Flag, 0, Authority(So::ReuseAddr)),
     row(Name::ReusePort, socket(libc::SO_REUSEPORT), Flag, 0, Nobody),
     row(Name::Broadcast, socket(libc::SO_BROADCAST), Flag, 0, Nobody),
     // ipv6(7): it decides which addresses bind(2) takes, so it has to be set before.
@@ -383,7 +385,7 @@ impl Row {
     /// Returns the option that is sent to replicas, if any, for a socket of TCP or of UDP.
     pub fn told(&self, is_tcp: bool) -> Option<SocketOption> {
         match self.told {
-            Told::Nobody => None,
+            Told::Nobody | Told::Authority(_) => None,
             Told::Replicas(option) | Told::KeepAlive(option) => Some(option),
             Told::Tcp(option) | Told::Listener(option) => is_tcp.then_some(option),
             Told::Udp(option) => (!is_tcp).then_some(option),

@@ -454,6 +454,38 @@ def reuse_port():
 
 
 @case
+def reuse_address_after_bind():
+    """What a socket says of SO_REUSEADDR after bind(2) counts for later ones: ntpd sets it for its wildcard sockets."""
+    for kind in socket.SOCK_DGRAM, socket.SOCK_STREAM:
+        for first in 0, 1:
+            for later in (), (1,), (0,), (1, 0):
+                for second in 0, 1:
+                    for address in LOOPBACK, "0.0.0.0":
+                        one, other = socket.socket(type=kind), socket.socket(type=kind)
+                        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, first)
+                        one.bind(("0.0.0.0", 0))
+                        for value in later:
+                            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, value)
+                        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, second)
+                        attempt(f"{kind.name} {first} {later} {second} {address}", other.bind, (address, one.getsockname()[1]))
+                        one.close()
+                        other.close()
+    one, other = (socket.socket(type=socket.SOCK_DGRAM) for _ in range(2))
+    one.bind(("0.0.0.0", 0))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    other.bind((LOOPBACK, one.getsockname()[1]))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    sender = socket.socket(type=socket.SOCK_DGRAM)
+    for text in b"first", b"second":
+        sender.sendto(text, other.getsockname())
+        print("heard:", select.select([one, other], [], [], 10)[0] == [other], other.recv(10))
+    other.close()
+    sender.sendto(b"third", (LOOPBACK, one.getsockname()[1]))
+    print("heard:", select.select([one], [], [], 10)[0] == [one], one.recv(10))
+
+
+@case
 def waiting_without_descriptors():
     """A process that may open no more descriptors waits for its sockets all the same, as vsftpd's sessions do."""
     listener = socket.create_server((LOOPBACK, 0))

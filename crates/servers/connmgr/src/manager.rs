@@ -103,7 +103,13 @@ impl ConnMgr {
     /// Leases a port, or adds the session as a holder if the lease exists already. Returns the port. The
     /// caller has checked that the address is one of the stack's.
     pub fn handle_bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
-        self.ports.bind(bind)
+        self.ports.bind(bind, false)
+    }
+
+    /// Leases a port once more that a predecessor of this replica has leased: what would refuse it now, such
+    /// as another socket that shared the port and has forbidden that since, did not then.
+    pub fn repeat_bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
+        self.ports.bind(bind, true)
     }
 
     /// Returns a free port from the first to the last of `range`, of which this replica is the authority, for
@@ -116,6 +122,12 @@ impl ConnMgr {
     /// `false` if there is no such lease.
     pub fn set_device(&mut self, lease: u64, device: Device) -> bool {
         self.ports.set_device(lease, device)
+    }
+
+    /// Notes whether the socket of a lease, of a port whose authority this replica is, has `SO_REUSEADDR`.
+    /// Returns `false` if there is no such lease.
+    pub fn set_reuse_addr(&mut self, lease: u64, reuse_addr: bool) -> bool {
+        self.ports.set_reuse_addr(lease, reuse_addr)
     }
 
     /// Returns the device that a listener's sockets are bound to.

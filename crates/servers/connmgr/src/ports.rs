@@ -135,8 +135,9 @@ impl Ports {
         Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), free, by_session, granted }
     }
 
-    /// Leases a port: see [`crate::ConnMgr::handle_bind`].
-    pub(crate) fn bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
+    /// Leases a port: see [`crate::ConnMgr::handle_bind`]. `is_granted`: a predecessor has leased this port
+    /// to this socket, and no other one can take it away.
+    pub(crate) fn bind(&mut self, bind: &Bind, is_granted: bool) -> Result<u16, Cause> {
         if let Some(&(protocol, port)) = self.by_number.get(&bind.lease) {
             return self.bind_again(bind, protocol, port);
         }
@@ -149,7 +150,7 @@ impl Ports {
         let port = match bind.local.port {
             0 => self.free_port(bind).ok_or(Cause::AddressInUse)?,
             port if port % self.replicas() != u16::from(self.config.replica.0) => return Err(Cause::Invalid),
-            port if self.is_free(bind, port) => port,
+            port if is_granted || self.is_free(bind, port) => port,
             _ => return Err(Cause::AddressInUse),
         };
         self.granted += 1;
@@ -245,6 +246,14 @@ impl Ports {
     pub(crate) fn set_device(&mut self, number: u64, device: Device) -> bool {
         let lease = self.lease_mut(number);
         lease.map(|lease| lease.grant.device = device).is_some()
+    }
+
+    /// Notes that the socket of a lease has `SO_REUSEADDR` now, or has it no more, which decides who may have
+    /// the port beside it from now on (inet_bind_conflict, udp_lib_lport_inuse). Returns `false` if there is
+    /// no such lease.
+    pub(crate) fn set_reuse_addr(&mut self, number: u64, reuse_addr: bool) -> bool {
+        let lease = self.lease_mut(number);
+        lease.map(|lease| lease.grant.reuse_addr = reuse_addr).is_some()
     }
 
     /// Notes that the holder of the lease listens now.
@@ -366,7 +375,10 @@ pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
         // All raw sockets get what comes.
         return false;
     }
-    let by_addr = a.reuse_addr && b.reuse_addr && !(a.listening && b.listening);
+    // The later one knew that others could share the port. Whether the earlier one has allowed that since, its
+    // authority alone knows.
+    let later = if b.granted > a.granted { b } else { a };
+    let by_addr = later.reuse_addr && !(a.listening && b.listening);
     if a.protocol == Protocol::Icmp {
         return a.lease != b.lease && !(by_addr && a.is_of(b.uid));
     }

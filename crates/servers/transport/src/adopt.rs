@@ -308,7 +308,7 @@ impl<M: Memory> Transport<M> {
         let uid = self.applications.user_of(index, lease, protocol, local).map_or(NO_USER, |user| user.uid);
         let user = User::privileged(uid).vouched(uid, local.port);
         let bind = Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
-        let _ = self.cm.handle_bind(&bind);
+        let _ = self.cm.repeat_bind(&bind);
     }
 
     /// Returns the grant of what the predecessor has let a session have, if the session has nothing to show.

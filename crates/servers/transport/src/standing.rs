@@ -161,9 +161,9 @@ impl<M: Memory> Transport<M> {
     /// Sets an option that a listener hands on.
     fn set_listener_option(&mut self, id: SessionId, command: Command) {
         let Command::SetListenerOption { lease, option, value } = command else { return };
-        if option == SocketOption::Device {
-            let is_bound = self.bind_to_device(id, lease, Device::of_value(value), command);
-            return self.stats.add(Stat::BadCommands, (!is_bound).into());
+        if matches!(option, SocketOption::Device | SocketOption::ReuseAddr) {
+            let is_set = self.set_option_of_port(id, command);
+            return self.stats.add(Stat::BadCommands, (!is_set).into());
         }
         let Some(listener) = self.cm.listener_of(id, lease) else {
             self.stats.count(Stat::BadCommands);
@@ -186,22 +186,20 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Binds a socket that has its port, and does not listen, to another device. Returns `false` if that
-    /// cannot be.
-    fn bind_to_device(
-        &mut self,
-        id: SessionId,
-        lease: u64,
-        device: Option<Device>,
-        command: Command,
-    ) -> bool {
-        let Some(device) = device else { return false };
-        let is_meant = self.cm.grant(id, lease).is_some() && self.cm.listener_of(id, lease).is_none();
-        // It is not bound if no successor would know of it.
-        let may_keep = is_meant && self.durability.may_keep(&self.applications, id, &command);
-        may_keep
-            && self.cm.set_device(lease, device)
-            && self.durability.keep_request(&self.applications, id, command)
+    /// Sets an option of a socket that has its port, which decides who may have the port beside it: the
+    /// device, unless the socket listens, and `SO_REUSEADDR`. Returns `false` if that cannot be.
+    fn set_option_of_port(&mut self, id: SessionId, command: Command) -> bool {
+        let Command::SetListenerOption { lease, option, value } = command else { return false };
+        // It is not set if no successor would know of it.
+        let may_keep =
+            self.cm.grant(id, lease).is_some() && self.durability.may_keep(&self.applications, id, &command);
+        let is_set = may_keep
+            && match option {
+                SocketOption::ReuseAddr => self.cm.set_reuse_addr(lease, value != 0),
+                _ if self.cm.listener_of(id, lease).is_some() => false,
+                _ => Device::of_value(value).is_some_and(|device| self.cm.set_device(lease, device)),
+            };
+        is_set && self.durability.keep_request(&self.applications, id, command)
     }
 
     /// Notes what the authority of a port has granted, which a session shows.

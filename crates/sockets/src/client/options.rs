@@ -370,24 +370,29 @@ impl<P: Platform> Client<P> {
     /// Sends a new value to the replicas.
     fn tell(&mut self, object: u32, row: &Row) {
         let Some(socket) = self.socket(object) else { return };
-        let Some(option) = row.told(socket.protocol == Protocol::Tcp) else { return };
         let value = socket.options.told(row);
+        if let Told::Authority(option) = row.told {
+            return self.tell_authority(object, option, value);
+        }
+        let Some(option) = row.told(socket.protocol == Protocol::Tcp) else { return };
         match row.told {
-            _ if row.name == Name::Device && socket.places().is_empty() => self.tell_authority(object, value),
+            _ if row.name == Name::Device && socket.places().is_empty() => {
+                self.tell_authority(object, option, value);
+            }
             Told::KeepAlive(_) => self.send_keep_alive(object),
             _ => self.send_option(object, option, value),
         }
     }
 
-    /// Tells the authority of the port of a socket that does not listen which device the socket is bound to.
-    /// A later bind(2) and connect(2) tell it themselves.
-    fn tell_authority(&mut self, object: u32, value: u32) {
+    /// Tells the authority of the port of a socket a value that decides who may have the port beside it. A
+    /// later bind(2) and connect(2) tell it themselves.
+    fn tell_authority(&mut self, object: u32, option: SocketOption, value: u32) {
         let replicas = self.replicas();
         let Some(socket) = self.socket(object).filter(|socket| socket.lease != 0 && replicas != 0) else {
             return;
         };
         let (lease, authority) = (socket.lease, usize::from(socket.local.port) % replicas);
-        self.push(0, authority, &Command::SetListenerOption { lease, option: SocketOption::Device, value });
+        self.push(0, authority, &Command::SetListenerOption { lease, option, value });
     }
 
     /// Sends every option of a socket that was set to the replicas.

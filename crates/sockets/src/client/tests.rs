@@ -1001,6 +1001,29 @@ fn the_authority_of_a_port_learns_of_the_device() {
     assert_eq!(shown, Ok(b"eth0\0".to_vec()));
 }
 
+/// udp_lib_lport_inuse, inet_bind_conflict: who may have the port beside a socket follows `SO_REUSEADDR`.
+#[test]
+fn the_authority_of_a_port_learns_of_so_reuseaddr_that_is_set_later() {
+    let stack = Stack::new(2);
+    let mut client = stack.client();
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let object = client.insert(Object::socket(protocol, false, true));
+        let set = |client: &mut Client<Simulated>, value: u8| {
+            client.set_option(object, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[value, 0, 0, 0])
+        };
+        set(&mut client, 1).expect("known");
+        assert_eq!((stack.commands(0), stack.commands(1)), (vec![], vec![]), "bind(2) will say it");
+        let socket = client.socket_mut(object).expect("a socket");
+        (socket.kind, socket.lease, socket.local) = (Kind::Bound, LEASE, Endpoint::new(0, 81));
+        for value in [0, 1] {
+            set(&mut client, value).expect("known");
+            let (option, value) = (SocketOption::ReuseAddr, value.into());
+            let told = Command::SetListenerOption { lease: LEASE, option, value };
+            assert_eq!((stack.commands(0), stack.commands(1)), (vec![], vec![told]), "{protocol:?}");
+        }
+    }
+}
+
 /// ip_route_output_key_hash, ip6_route_output: what a socket on a device has no way to.
 #[test]
 fn a_socket_on_a_device_has_no_way_to_others() {

@@ -58,6 +58,7 @@ fn values(row: &Row) -> String {
 fn actor(row: &Row) -> String {
     let who = match row.told {
         Told::Nobody => "the library",
+        Told::Authority(_) => "the authority of the port",
         Told::Replicas(_) | Told::KeepAlive(_) => "replicas",
         Told::Tcp(_) => "replicas, for TCP",
         Told::Listener(_) => "replicas, for listeners",

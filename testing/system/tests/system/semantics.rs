@@ -33,6 +33,7 @@ cases! {
         a_socket_is_its_own_peer, what_is_shut_before_it_connects_to_itself_ends_at_once,
         a_socket_is_its_own_peer_without_blocking, connect_binds_the_wildcard,
         address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port,
+        reuse_address_after_bind,
         waiting_without_descriptors, listen_without_bind,
         listener_is_no_connection, accept_without_blocking, closed_before_accept, reset_before_accept,
         who_comes_late_to_a_listener_finds_what_waits,

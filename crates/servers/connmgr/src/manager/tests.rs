@@ -181,6 +181,20 @@ fn a_lease_is_bound_to_another_device_before_its_socket_listens() {
 }
 
 #[test]
+fn so_reuseaddr_counts_as_it_is_and_not_as_it_was_at_bind() {
+    for (later, [before, after]) in [(true, [false, true]), (false, [true, false])] {
+        let mut cm = manager(0, 1);
+        cm.handle_bind(&Bind { reuse_addr: before, ..bind(1, 1, 0, 80, false, false) }).expect("free");
+        let other = Bind { reuse_addr: true, ..bind(2, 2, ADDR, 80, false, false) };
+        assert!(cm.set_reuse_addr(1, after) && !cm.set_reuse_addr(2, after));
+        let expected = if later { Ok(80) } else { Err(Cause::AddressInUse) };
+        assert_eq!(cm.handle_bind(&other), expected);
+        // A predecessor has let both have it, before the first one forbade that.
+        assert_eq!(cm.repeat_bind(&other), Ok(80));
+    }
+}
+
+#[test]
 fn ipv4_and_ipv6_share_a_port_as_on_linux() {
     let (any, v4_any) = ((Addr::ANY, false), (Addr::V4_ANY, false));
     let (v6_only, v4, v6) =

@@ -10,7 +10,7 @@ use atoll_ipc::control::User;
 use atoll_ipc::lease::{NO_USER, Pass, Voucher};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Cause, Command, Event};
+use atoll_ipc::{Cause, Command, Event, SocketOption};
 
 use crate::{Recovery, seal_pass};
 
@@ -23,7 +23,7 @@ const DNS: Endpoint = Endpoint::new(0, 53);
 /// Creates two replicas of one stack, which exchange nothing.
 fn replicas() -> Net {
     let replica = |n: u8| Stack::with(1, move |config| (config.replica, config.replicas) = (ReplicaId(n), 2));
-    Net::new(vec![replica(0), replica(1)])
+    Net::new(vec![replica(0), replica(1).mortal()])
 }
 
 /// Attaches a process to both.
@@ -168,6 +168,45 @@ fn who_keeps_a_port_that_he_has_released_is_expelled_by_its_next_holder() {
     net.settle();
     assert!(second[0].slot(opened[0].0).receive_tail() > 0, "it has the question");
     assert_eq!(first[0].slot(kept).receive_tail(), 0);
+}
+
+/// udp_lib_lport_inuse. ntpd sets SO_REUSEADDR on what it has bound, binds other sockets, and clears it again.
+#[test]
+fn who_may_have_a_port_follows_so_reuseaddr_after_bind_and_a_successor_knows_it() {
+    let mut net = replicas();
+    let [mut first, mut second] = [1, 2].map(|id| process(&mut net, id, 33));
+    let set = |net: &mut Net, app: &mut App, value| {
+        app.raw().push(Command::SetListenerOption { lease: 7, option: SocketOption::ReuseAddr, value });
+        carry_out(net);
+    };
+    let bind = |lease, reuse| bind(lease, Protocol::Udp, DNS, reuse);
+    let (_, old) = answer(&mut net, &mut first[1], bind(7, false));
+    first[0].raw().push(show(7, Protocol::Udp, old));
+    let kept = [0, 1].map(|n| open(&mut net, &mut first[n], 7, DNS).0);
+    assert_eq!(answer(&mut net, &mut second[1], bind(8, true)).0, Cause::AddressInUse);
+    set(&mut net, &mut first[1], 1);
+    assert_eq!(answer(&mut net, &mut second[1], bind(8, false)).0, Cause::AddressInUse);
+    let (cause, new) = answer(&mut net, &mut second[1], bind(8, true));
+    assert_eq!(cause, Cause::None);
+    second[0].raw().push(show(8, Protocol::Udp, new));
+    assert!([0, 1].into_iter().all(|n| open(&mut net, &mut second[n], 8, DNS).1));
+    // Replica 0 has only seen the grant from before.
+    assert_eq!([0, 1].map(|n| first[n].state(kept[n]).0), [SlotState::Open; 2]);
+    set(&mut net, &mut first[1], 0);
+    let now = Instant::from_millis(1000);
+    net.stack(1).restart(now, &[&first[1], &second[1]], Recovery::Stateful);
+    carry_out(&mut net);
+    // Both have their leases, and the last value counts.
+    assert_eq!(answer(&mut net, &mut second[1], bind(8, true)).0, Cause::None);
+    assert_eq!(answer(&mut net, &mut second[1], bind(9, true)).0, Cause::AddressInUse);
+    set(&mut net, &mut first[1], 1);
+    assert_eq!(answer(&mut net, &mut second[1], bind(9, true)).0, Cause::None);
+    assert_eq!(first[1].state(kept[1]).0, SlotState::Open);
+    // Nobody sets it for a socket of others.
+    let before = bad(&mut net);
+    set(&mut net, &mut second[1], 0);
+    assert_eq!(bad(&mut net), [before[0], before[1] + 1]);
+    assert_eq!(answer(&mut net, &mut second[1], bind(10, true)).0, Cause::None);
 }
 
 #[test]
