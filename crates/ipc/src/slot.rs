@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
-//!   line 1  application   extents of the send buffer, end of urgent octets
+//!   line 1  application   extents of the send buffer, end of urgent octets or of errors that were taken
 //!   line 2  replica       generation, state and own port, acknowledged, receive tail, flags and error,
 //!                         own address
 //!   line 3  replica       extents of the receive buffer, the mark of urgent octets or a number of datagrams
@@ -251,6 +251,18 @@ impl<'m, M: Memory> Slot<'m, M> {
     /// Marks octets before `end` as urgent. Call before the tail that contains them is published.
     pub fn set_send_urgent(&self, end: u64) {
         self.memory.store64(self.at + A_URGENT, end);
+    }
+
+    /// Returns the position in the stream of a datagram socket before which no error waits that no process of
+    /// the family has taken; 0 in a new slot. The errors before it are still in the buffer, between datagrams
+    /// that wait. The library alone uses it, where a connection has the end of its urgent octets.
+    pub fn errors_seen(&self) -> u64 {
+        self.memory.load64(self.at + A_URGENT)
+    }
+
+    /// Sets the position that [`Slot::errors_seen`] returns. The caller holds the family's lock.
+    pub fn set_errors_seen(&self, position: u64) {
+        self.memory.store64(self.at + A_URGENT, position);
     }
 
     /// Returns the offset of the urgent octet that the program has taken out of the stream last

@@ -23,6 +23,10 @@ use crate::port::Port;
 /// The library word of a slot that holds the error that was taken last, as [`told`] writes it.
 const TOLD: usize = 2;
 
+/// The most records that one call looks at for errors, so that a hostile replica cannot hold it for ever:
+/// more than there are datagrams in a receive buffer of the usual size. The next call looks at those behind.
+const LOOK_MAX: usize = 8192;
+
 /// Returns the word of an error that was taken.
 fn told(mark: ErrorMark) -> u64 {
     u64::from(mark.number) << 8 | u64::from(mark.cause as u8)
@@ -62,10 +66,30 @@ impl Waiting {
     }
 }
 
+/// How far the records of a slot were looked at for errors.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// The position of the next record.
+    at: u64,
+    /// Whether that is known to be an error.
+    is_error: bool,
+}
+
 /// Returns the details of a packet but for the time and the number of those that were dropped, by which
 /// several datagrams may differ that one call receives: it tells those of the first.
 fn without_time(details: Details) -> Details {
     Details { came: None, dropped: 0, ..details }
+}
+
+/// A network error that was taken out of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenError {
+    /// The receiver of the packet that the error is about.
+    pub to: Endpoint,
+    /// The error.
+    pub fault: Fault,
+    /// What it quotes of the packet behind the first octets of its transport header.
+    pub quoted: Vec<u8>,
 }
 
 /// A view of one slot of a datagram socket, for the length of one call.
@@ -96,14 +120,14 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         if is_refused { Errno::of(slot.error()) } else { None }
     }
 
-    /// Returns whether a datagram waits, without reading its record.
+    /// Returns whether a datagram or an error waits, without reading its record.
     pub fn has_waiting(&self) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };
         slot.replica_generation() == self.generation && slot.receive_tail() != slot.receive_head()
     }
 
-    /// Returns the datagram at the head; `None` when none waits. A buffer with invalid content is skipped to
-    /// its end: its writer is broken, and the datagrams are lost, as datagrams may be.
+    /// Returns the datagram or the error at the head; `None` when none waits. A buffer with invalid content
+    /// is skipped to its end: its writer is broken, and the datagrams are lost, as datagrams may be.
     pub fn waiting(&self) -> Option<Waiting> {
         let slot = self.port.slot(self.slot)?;
         if slot.replica_generation() != self.generation {
@@ -120,7 +144,81 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         record
     }
 
-    /// Returns the datagram behind another one; `None` when none waits there.
+    /// Returns the first datagram that waits, with or without errors before it.
+    pub fn first_datagram(&self) -> Option<Waiting> {
+        let mut first = self.waiting()?;
+        for _ in 0..LOOK_MAX {
+            if first.fault.is_none() {
+                return Some(first);
+            }
+            first = self.waiting_behind(&first)?;
+        }
+        None
+    }
+
+    /// Returns whether an error waits that no process of the family has taken, before or behind datagrams. It
+    /// remembers how far it has looked. The caller holds the family's lock.
+    pub fn has_fault(&self) -> bool {
+        self.look_for_errors(0, |_| {}).is_some_and(|found| found.is_error)
+    }
+
+    /// Takes up to `most` errors that no process of the family has taken, before and behind datagrams, and
+    /// passes them to `taken`. Those at the head leave the buffer, and others when the datagrams before them
+    /// have been read. Returns whether the replica is to be kicked. The caller holds the family's lock.
+    pub fn take_faults(&self, most: usize, mut taken: impl FnMut(TakenError)) -> bool {
+        let Some(first) = self.waiting() else { return false };
+        let take = |waiting: &Waiting| {
+            if let Some(fault) = waiting.fault {
+                taken(TakenError { to: waiting.peer, fault, quoted: self.quoted(waiting) });
+            }
+        };
+        let Some(found) = self.look_for_errors(most, take) else { return false };
+        let mut last = None;
+        let mut next = Some(first);
+        for _ in 0..LOOK_MAX {
+            match next.filter(|next| next.fault.is_some() && next.head < found.at) {
+                Some(passed) => next = self.waiting_behind(last.insert(passed)),
+                None => break,
+            }
+        }
+        last.is_some_and(|last| self.consume(&first, &last))
+    }
+
+    /// Lets all errors in the buffer count as taken. The caller holds the family's lock.
+    pub fn forget_faults(&self) {
+        if let Some(slot) = self.port.slot(self.slot).filter(|_| self.has_waiting()) {
+            slot.set_errors_seen(slot.receive_tail());
+        }
+    }
+
+    /// Looks at the records behind those that were looked at before, passes up to `most` errors to `take`,
+    /// and stops at the next one.
+    fn look_for_errors(&self, most: usize, mut take: impl FnMut(&Waiting)) -> Option<Look> {
+        let slot = self.port.slot(self.slot).filter(|_| self.has_waiting())?;
+        let (head, tail, seen) = (slot.receive_head(), slot.receive_tail(), slot.errors_seen());
+        let mut left = most;
+        let mut look = Look { at: if (head..=tail).contains(&seen) { seen } else { head }, is_error: false };
+        for _ in 0..LOOK_MAX {
+            let Some(record) = (look.at != tail).then(|| self.record_at(look.at, tail)).flatten() else {
+                break;
+            };
+            if record.fault.is_some() {
+                look.is_error = left == 0;
+                if look.is_error {
+                    break;
+                }
+                left -= 1;
+                take(&record);
+            }
+            look.at = record.next;
+        }
+        if look.at != seen {
+            slot.set_errors_seen(look.at);
+        }
+        Some(look)
+    }
+
+    /// Returns the datagram or the error behind another one; `None` when none waits there.
     pub fn waiting_behind(&self, waiting: &Waiting) -> Option<Waiting> {
         let tail = self.port.slot(self.slot)?.receive_tail();
         if waiting.next == tail { None } else { self.record_at(waiting.next, tail) }
@@ -414,5 +512,132 @@ mod tests {
         assert_eq!(seen, [&b"ab"[..], b"cd", b"e"].map(|text| (text.to_vec(), Some(details))));
         socket.consume(&last, &last);
         assert!(socket.waiting().is_none());
+    }
+
+    /// A slot whose replica does what a test says, without padding at the ends of its buffer.
+    struct Inbox {
+        port: Port<HeapMemory>,
+        slot: SlotId,
+        generation: u32,
+    }
+
+    impl Inbox {
+        fn new() -> Inbox {
+            let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 19 }.layout();
+            let mut port = Port::new(HeapMemory::new(layout.total), layout);
+            let (slot, generation) = port.allocate_slot().expect("free");
+            let inbox = Inbox { port, slot, generation };
+            inbox.slot().replica_reset(generation, SlotState::Open, 1 << 18);
+            let current = Some(atoll_ipc::buffer::Extent { base: 0, unit: 0, log2: 19 });
+            inbox.slot().set_receive_extents(&Extents { current, old: None });
+            inbox
+        }
+
+        fn slot(&self) -> atoll_ipc::slot::Slot<'_, HeapMemory> {
+            self.port.slot(self.slot).expect("in range")
+        }
+
+        fn socket(&self) -> Datagrams<'_, HeapMemory> {
+            Datagrams::new(&self.port, self.slot, self.generation)
+        }
+
+        fn push(&self, flags: Flags, payload: &[u8]) {
+            let at = self.slot().receive_tail();
+            let record = Record { len: payload.len() as u32, peer: Endpoint::new(1, 2), flags };
+            let octets = [&encode(&record)[..], payload].concat();
+            let extents = self.slot().receive_extents(self.port.layout()).expect("valid");
+            let pieces = extents.pieces(at, octets.len()).expect("there is room");
+            pieces.write(self.port.memory(), self.port.layout().receive_area, &octets);
+            self.slot().set_receive_tail(at + record.padded_len());
+        }
+
+        fn fault(&self, info: u32) {
+            let fault = Fault {
+                reporter: Addr::ANY,
+                info,
+                kind: 3,
+                code: 3,
+                quoted: atoll_ipc::datagram::Quotation([0; 8]),
+                came: 0,
+            };
+            self.push(Flags::ERROR, &fault.encode());
+        }
+
+        /// Takes up to `most` errors, and returns their numbers.
+        fn take(&self, most: usize) -> Vec<u32> {
+            let mut all = Vec::new();
+            self.socket().take_faults(most, |taken| all.push(taken.fault.info));
+            all
+        }
+    }
+
+    #[test]
+    fn an_error_is_taken_once_by_all_that_share_the_slot() {
+        let inbox = Inbox::new();
+        inbox.push(Flags::empty(), b"one");
+        inbox.fault(1);
+        inbox.push(Flags::empty(), b"two");
+        assert!(inbox.socket().has_fault() && inbox.socket().has_fault());
+        inbox.fault(2);
+        inbox.fault(3);
+        assert_eq!((inbox.take(2), inbox.socket().has_fault()), ([1, 2].into(), true));
+        assert_eq!((inbox.take(2), inbox.take(2)), ([3].into(), [].into()));
+        assert!(!inbox.socket().has_fault());
+        // They stay until the datagrams before them were read, and are not in the way of those.
+        let socket = inbox.socket();
+        for len in [3, 3] {
+            let first = socket.first_datagram().expect("it waits");
+            assert_eq!(first.len, len);
+            let head = socket.waiting().expect("it waits");
+            assert!(head.fault.is_none(), "those at the head are gone");
+            socket.consume(&head, &head);
+            assert_eq!(inbox.take(2), []);
+        }
+        assert!(!socket.has_waiting());
+        inbox.fault(4);
+        assert_eq!((socket.first_datagram().is_none(), inbox.take(2)), (true, [4].into()));
+        assert!(!socket.has_waiting());
+    }
+
+    #[test]
+    fn one_call_looks_past_a_limited_number_of_datagrams_and_the_next_goes_on() {
+        let inbox = Inbox::new();
+        for _ in 0..LOOK_MAX + 5 {
+            inbox.push(Flags::empty(), b"");
+        }
+        inbox.fault(1);
+        assert!(!inbox.socket().has_fault(), "it has not come so far");
+        let seen = inbox.slot().errors_seen();
+        assert_eq!(seen, (LOOK_MAX * RECORD_LEN) as u64);
+        assert!(inbox.socket().has_fault());
+        assert_eq!(inbox.take(9), [1]);
+    }
+
+    #[test]
+    fn a_position_that_cannot_be_is_not_believed() {
+        let inbox = Inbox::new();
+        inbox.push(Flags::empty(), b"one");
+        inbox.fault(1);
+        let tail = inbox.slot().receive_tail();
+        for position in [tail + 1, tail + 8, u64::MAX, u64::MAX - 7] {
+            inbox.slot().set_errors_seen(position);
+            assert!(inbox.socket().has_fault(), "{position}");
+        }
+        // One in the midst of a record, or in octets that are none, ends the search and no more.
+        for position in 1..tail {
+            inbox.slot().set_errors_seen(position);
+            inbox.socket().has_fault();
+            inbox.take(9);
+            assert_eq!(inbox.socket().first_datagram().map(|first| first.len), Some(3));
+        }
+        let extents = inbox.slot().receive_extents(inbox.port.layout()).expect("valid");
+        let garbage = extents.pieces(tail, 40).expect("there is room");
+        garbage.write(inbox.port.memory(), inbox.port.layout().receive_area, &[0xff; 40]);
+        inbox.slot().set_receive_tail(tail + 40);
+        inbox.slot().set_errors_seen(0);
+        assert_eq!(
+            (inbox.take(9), inbox.take(9), inbox.socket().has_fault()),
+            ([1].into(), [].into(), false)
+        );
     }
 }

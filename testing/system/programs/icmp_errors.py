@@ -2,7 +2,7 @@
 """Which errors of ICMP and ICMPv6 does a socket hear of, and as what?
 
 icmp_errors.py answer INTERFACE           plays hosts whose every packet draws an error
-icmp_errors.py ask udp|mapped|tcp|ping|raw TIMES
+icmp_errors.py ask udp|mapped|tcp|ping|raw|behind TIMES
                                           prints what sockets hear that send to these hosts, and waits TIMES as long
                                           for it as is enough on a machine with nothing else to do
 
@@ -235,12 +235,6 @@ def echo(what, kind_of_socket):
                 time.sleep(.03 * TIMES)
                 # A raw socket receives the message itself, too.
                 got = attempt(it.recv, 70000) if kind_of_socket == socket.SOCK_RAW else None
-                if recverr and kind_of_socket == socket.SOCK_RAW:
-                    # Whether a message or the error comes first: docs/limits.md. More messages than one may
-                    # wait: a raw socket of ICMPv6 hears each answer of neighbour discovery.
-                    while attempt(it.recv, 70000) != "EAGAIN":
-                        pass
-                    got = None
                 name = (version, kind, code, "connected" if connected else "", "RECVERR" if recverr else "")
                 events, error, again, first, second, after = heard(it)
                 if kind_of_socket == socket.SOCK_RAW:
@@ -248,6 +242,26 @@ def echo(what, kind_of_socket):
                 else:
                     print(what, *name, events, error, again, first, second, after)
                 it.close()
+
+
+def behind():
+    """Errors behind a reply that waits, of sockets of ICMP."""
+    for version, family, host in (4, socket.AF_INET, HOSTS[0]), (6, socket.AF_INET6, HOSTS[1]):
+        own, protocol, request, kind, code = (("127.0.0.1", socket.IPPROTO_ICMP, 8, 3, 1) if version == 4 else
+                                              ("::1", socket.IPPROTO_ICMPV6, 128, 1, 3))
+        for recverr in False, True:
+            for connected in False, True:
+                for first in "recv", "error", "queue":
+                    it = make(family, socket.SOCK_DGRAM, protocol, recverr, connected, (host, 0))
+                    it.sendto(struct.pack("!BBHHH", request, 0, 0, 0, 7) + b"reply", (own, 0))
+                    waits = ready(it, 5000)
+                    it.sendto(struct.pack("!BBHHH", request, 0, 0, 0, BASE + 256 * kind + code) + b"error", (host, 0))
+                    time.sleep(.1 * TIMES)
+                    calls = {"recv": lambda: attempt(it.recv, 100), "queue": lambda: queued(it),
+                             "error": lambda: name_of(it.getsockopt(1, 4))}
+                    print("behind", version, recverr, connected, waits, ready(it), first, calls[first](),
+                          *heard(it), attempt(it.recv, 100), attempt(it.recv, 100))
+                    it.close()
 
 
 def ping():
@@ -263,4 +277,4 @@ if __name__ == "__main__":
         answer(sys.argv[2])
     else:
         TIMES = int(sys.argv[3])
-        {"udp": udp, "mapped": mapped, "tcp": tcp, "ping": ping, "raw": raw}[sys.argv[2]]()
+        {"udp": udp, "mapped": mapped, "tcp": tcp, "ping": ping, "raw": raw, "behind": behind}[sys.argv[2]]()

@@ -4036,6 +4036,197 @@ def whole_error_of(sock, room=2000):
     return len(text), text[:12], flags & ~socket.MSG_CTRUNC, entries, to[0]
 
 
+def behind_datagrams(family, asks, connected=False, texts=(b"one", b"two")):
+    """A socket at which datagrams wait, and an error behind them; `asks` says whether it asks for errors."""
+    host, level, option = (LOOPBACK, 0, IP_RECVERR) if family == socket.AF_INET else ("::1", 41, IPV6_RECVERR)
+    server = socket.socket(family, socket.SOCK_DGRAM)
+    server.bind((host, 0))
+    client = socket.socket(family, socket.SOCK_DGRAM)
+    client.setblocking(False)
+    client.setsockopt(level, option, asks)
+    client.bind((host, 0))
+    if connected:
+        client.connect(server.getsockname())
+    for text in texts:
+        server.sendto(text, client.getsockname())
+    wait_for_octets(client, texts)
+    there = server.getsockname()
+    server.close()
+    client.sendto(b"nobody", there)
+    poll_of(client, 0, 1000 if asks or connected else 150)
+    return client, there
+
+
+def wait_for_octets(client, texts):
+    for _ in range(500):
+        try:
+            if client.recvmsg(100, 0, socket.MSG_PEEK)[0] and len(texts) == 1 or meminfo_of(client)[0] >= 25 * len(texts):
+                return
+        except BlockingIOError:
+            pass
+        time.sleep(0.01)
+
+
+def meminfo_of(sock):
+    return struct.unpack("=9I", sock.getsockopt(socket.SOL_SOCKET, 55, 36))
+
+
+@case
+def an_error_behind_datagrams_that_wait_is_there_at_once():
+    calls = {
+        "recv": lambda sock: sock.recv(10),
+        "MSG_PEEK": lambda sock: sock.recv(10, socket.MSG_PEEK),
+        "SO_ERROR": lambda sock: error_name(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)),
+        "MSG_ERRQUEUE": error_of,
+        "poll": poll_of,
+        "poll for errors": lambda sock: poll_of(sock, 0),
+        "select": lambda sock: [len(ready) for ready in select.select([sock], [], [sock], 0)],
+        "FIONREAD": lambda sock: struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"1234")),
+        "recvmmsg": lambda sock: received_in_one_call(sock, 4),
+    }
+    for family in socket.AF_INET, socket.AF_INET6:
+        for asks, connected in (1, False), (1, True), (0, True), (0, False):
+            for first, call in calls.items():
+                sock, there = behind_datagrams(family, asks, connected)
+                print(family == socket.AF_INET6, asks, connected, end=" ")
+                attempt(first, call, sock)
+                # Each error is told once, and the datagrams come as they did.
+                for then in "recv", "FIONREAD", "MSG_ERRQUEUE", "poll", "MSG_PEEK", "recv", "poll", "SO_ERROR", "recv":
+                    attempt("  " + then, calls[then], sock)
+            sock, there = behind_datagrams(family, asks, connected)
+            attempt("send", sock.sendto, b"x", there)
+
+
+def received_in_one_call(sock, count):
+    room = [ctypes.create_string_buffer(100) for _ in range(count)]
+    parts = [(ctypes.c_void_p * 2)(ctypes.addressof(one), 100) for one in room]
+    heads = b"".join(struct.pack("=QIxxxxQQQQixxxxIxxxx", 0, 0, ctypes.addressof(one), 1, 0, 0, 0, 0) for one in parts)
+    heads = ctypes.create_string_buffer(heads)
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.recvmmsg(sock.fileno(), heads, count, socket.MSG_DONTWAIT, None)
+    return [one.value for one in room[:result]] if result >= 0 else error_name(ctypes.get_errno())
+
+
+@case
+def errors_between_datagrams():
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.setblocking(False)
+    client.setsockopt(0, IP_RECVERR, 1)
+    client.bind((LOOPBACK, 0))
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    nobody = [unused_port() for _ in range(3)]
+
+    def fill():
+        for number, port in enumerate(nobody):
+            server.sendto(b"text %d" % number, client.getsockname())
+            time.sleep(0.05)
+            attempt("sendto", client.sendto, b"x", (LOOPBACK, port))
+            time.sleep(0.2)
+
+    # A call that sends fails with the error of the one before, and sends nothing then.
+    fill()
+    for _ in range(3):
+        print(error_of(client), error_name(client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), poll_of(client))
+    for _ in range(4):
+        attempt("recv", client.recv, 100)
+    print(poll_of(client))
+    # The option that is switched off forgets them, but for the one that the next call tells.
+    fill()
+    client.setsockopt(0, IP_RECVERR, 0)
+    print(poll_of(client), error_of(client))
+    for _ in range(5):
+        attempt("recv", client.recv, 100)
+        print(poll_of(client), fcntl.ioctl(client, termios.FIONREAD, b"\0" * 4)[0])
+    client.setsockopt(0, IP_RECVERR, 1)
+    # SO_PEEK_OFF passes datagrams, and no errors.
+    fill()
+    print(error_of(client), error_of(client), error_of(client))
+    client.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
+    for _ in range(5):
+        attempt("peek", client.recv, 100, socket.MSG_PEEK)
+
+
+@case
+def epoll_sees_an_error_behind_datagrams():
+    for events in select.EPOLLIN, select.EPOLLIN | select.EPOLLET, select.EPOLLET, 0, select.EPOLLPRI | select.EPOLLET:
+        for priority in 0, 1:
+            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            client.setblocking(False)
+            client.setsockopt(0, IP_RECVERR, 1)
+            client.setsockopt(socket.SOL_SOCKET, SO_SELECT_ERR_QUEUE, priority)
+            client.bind((LOOPBACK, 0))
+            server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            server.bind((LOOPBACK, 0))
+            epoll = select.epoll()
+            epoll.register(client, events)
+            server.sendto(b"text", client.getsockname())
+            print(names_of(epoll.poll(5 if events & select.EPOLLIN else 0.3), "EPOLL"), end=" ")
+            print(names_of(epoll.poll(0), "EPOLL"))
+            client.sendto(b"x", (LOOPBACK, unused_port()))
+            print(" error:", names_of(epoll.poll(5) if not events & select.EPOLLIN or events & select.EPOLLET
+                                      else (time.sleep(0.3), epoll.poll(5))[1], "EPOLL"), end=" ")
+            print(names_of(epoll.poll(0), "EPOLL"))
+            # A datagram behind an error that waits is no event for a watch that has not asked for any.
+            server.sendto(b"more", client.getsockname())
+            time.sleep(0.3)
+            print(" more:", names_of(epoll.poll(0), "EPOLL"), names_of(epoll.poll(0), "EPOLL"))
+            print(" ", error_of(client), names_of(epoll.poll(0), "EPOLL"))
+            attempt("  recv", client.recv, 10)
+
+
+@case
+def a_family_hears_an_error_behind_datagrams_once():
+    for reader in "child", "parent":
+        sock, _ = behind_datagrams(socket.AF_INET, 1)
+        go, told = os.pipe(), os.pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        print("each sees it:", poll_of(sock, 0, 5000), flush=True)
+        if child == 0:
+            os.write(told[1], b"x")
+            os.read(go[0], 1)
+            if reader == "child":
+                print("child:", error_of(sock), poll_of(sock, select.POLLIN))
+                attempt("recv", sock.recv, 10)
+            else:
+                print("child:", error_of(sock), poll_of(sock, select.POLLIN))
+                for _ in range(3):
+                    attempt("recv", sock.recv, 10)
+            sys.stdout.flush()
+            os._exit(0)
+        os.read(told[0], 1)
+        if reader == "parent":
+            print("parent:", error_of(sock), poll_of(sock, select.POLLIN), flush=True)
+        os.write(go[1], b"x")
+        os.waitpid(child, 0)
+        print("parent:", error_of(sock), poll_of(sock, select.POLLIN))
+        for _ in range(3):
+            attempt("recv", sock.recv, 10)
+    # The child of before the error.
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.setblocking(False)
+    client.setsockopt(0, IP_RECVERR, 1)
+    client.bind((LOOPBACK, 0))
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.bind((LOOPBACK, 0))
+        server.sendto(b"text", client.getsockname())
+        poll_of(client, select.POLLIN, 5000)
+        client.sendto(b"x", (LOOPBACK, unused_port()))
+        print("child:", poll_of(client, 0, 5000))
+        attempt("child", client.recv, 10)
+        print("child:", error_of(client), poll_of(client, select.POLLIN))
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("parent:", error_of(client), poll_of(client, select.POLLIN))
+    attempt("parent", client.recv, 10)
+    attempt("parent", client.recv, 10)
+
+
 @case
 def udp_errors_quote_what_was_sent():
     for family, host, level, option in (

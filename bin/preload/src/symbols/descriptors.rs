@@ -439,8 +439,7 @@ fn unread(object: u32) -> u64 {
         let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.client.socket(object) else {
             return 0;
         };
-        let first =
-            |place| state.client.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
+        let first = |place| state.client.datagrams(place)?.first_datagram().map(|waiting| waiting.len as u64);
         datagram.places.iter().find_map(|place| first(*place)).unwrap_or(0)
     })
 }

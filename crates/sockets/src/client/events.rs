@@ -117,16 +117,20 @@ impl<P: Platform> Client<P> {
         if object == NOBODY || !self.socket(object).is_some_and(|socket| socket.places().contains(&place)) {
             return;
         }
-        if ready.contains(Ready::ERR)
-            && let Some(datagrams) = self.datagrams(place)
+        let mut also = Ready::empty();
+        if let Some(datagrams) = self.datagrams(place)
             && matches!(self.socket(object), Some(Socket { kind: Kind::Datagram(_), .. }))
         {
-            datagrams.error_arrived();
+            if ready.contains(Ready::ERR) {
+                datagrams.error_arrived();
+            }
+            // sock_def_readable: a datagram is an event for those that watch for POLLPRI, too.
+            also = if ready.contains(Ready::IN) { Ready::PRI } else { also };
         }
         if ready.contains(Ready::PRI) {
             self.notify_owner(object);
         }
-        self.announce(object, ready);
+        self.announce(object, ready | also);
     }
 
     fn handle_verdict(&mut self, replica: usize, of: (atoll_base::SlotId, u32), confirmed: bool) {

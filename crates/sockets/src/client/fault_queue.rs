@@ -11,7 +11,7 @@ use crate::errno::Errno;
 
 /// The most errors that wait in this process for the program; the oldest goes for a further one. What has not
 /// been taken waits in the receive buffer, whose size bounds it.
-pub(super) const FAULTS_MAX: usize = 64;
+const FAULTS_MAX: usize = 64;
 
 /// An error that waits for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,11 @@ impl Faults {
         }
         self.error = entry.errno().or(self.error);
         self.queue.push_back((to, entry));
+    }
+
+    /// Returns how many more errors may wait.
+    pub(super) fn room(&self) -> usize {
+        FAULTS_MAX.saturating_sub(self.queue.len())
     }
 
     /// Removes the oldest error. The next call fails for the one behind it, if there is one

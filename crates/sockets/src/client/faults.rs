@@ -1,9 +1,15 @@
 //! The network errors about what a datagram socket has sent, and the completions of sends with MSG_ZEROCOPY:
 //! ip(7), `IP_RECVERR`; recv(2), `MSG_ERRQUEUE`.
 //!
-//! They come as records between the datagrams. This process moves each that is at the head of a slot into a
-//! queue, from which calls with MSG_ERRQUEUE read it, and the next other call fails with its errno. As with
-//! datagrams, of several processes that share a socket one gets an error.
+//! They come as records between the datagrams, and are told before datagrams that came before them, as on
+//! Linux, which keeps them in a queue of their own. poll(2) and its kin look past the datagrams that wait,
+//! and leave the errors where they are, so that each process that shares the socket sees them. A call that
+//! tells an error moves all of them into a queue of its process, from which calls with MSG_ERRQUEUE read
+//! them; the next other call fails with the errno of the last one. As with datagrams, of several processes
+//! one gets an error.
+//!
+//! How far errors were looked for, and which were taken, is one position in the slot
+//! ([`atoll_ipc::slot::Slot::errors_seen`]), so each record is looked at once.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,17 +19,19 @@ use atoll_ipc::Ready;
 use atoll_ipc::command::Protocol;
 
 use super::Client;
-use super::fault_queue::{Entry, FAULTS_MAX};
+use super::fault_queue::Entry;
+use super::notify::when;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use super::transfer::Received;
 use crate::ancillary::{self, Addressed, Queued};
 use crate::copies::Copies;
+use crate::datagram::TakenError;
 use crate::options::Name;
 use crate::{Errno, Failure};
 
 impl<P: Platform> Client<P> {
-    /// Takes the errors at the heads of the slots of a socket that asks for errors.
+    /// Takes the errors in the slots of a socket that asks for errors.
     pub(super) fn take_faults(&mut self, object: u32) -> Result<(), Failure> {
         let Some(socket) = self.socket(object) else { return Ok(()) };
         let Kind::Datagram(datagram) = &socket.kind else { return Ok(()) };
@@ -38,25 +46,41 @@ impl<P: Platform> Client<P> {
         Ok(())
     }
 
-    /// Takes the errors at the head of one slot, and leaves what is more than wait in this process: a hostile
+    /// Takes the errors in one slot, and leaves what has no room in this process, but for one: a hostile
     /// replica may write them without end, and the lock of the state is held.
     pub(super) fn take_faults_at(&mut self, object: u32, place: Place) -> Result<(), Failure> {
-        for _ in 0..FAULTS_MAX {
-            let turn = self.turn(object)?;
-            let Some(slot) = self.datagrams(place).filter(|slot| slot.has_waiting()) else { return Ok(()) };
-            let Some(waiting) = slot.waiting() else { return Ok(()) };
-            let Some(fault) = waiting.fault else { return Ok(()) };
-            let quoted = slot.quoted(&waiting);
-            let kick = slot.consume(&waiting, &waiting);
-            drop(turn);
-            if kick {
-                self.kick(place);
-            }
-            if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
-                datagram.faults.push(waiting.peer, Entry::Network(fault, quoted));
+        let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket(object) else { return Ok(()) };
+        let most = datagram.faults.room().max(1);
+        let turn = self.turn(object)?;
+        let mut all = Vec::new();
+        let kick = self.datagrams(place).is_some_and(|slot| slot.take_faults(most, |taken| all.push(taken)));
+        drop(turn);
+        if kick {
+            self.kick(place);
+        }
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
+            for TakenError { to, fault, quoted } in all {
+                datagram.faults.push(to, Entry::Network(fault, quoted));
             }
         }
         Ok(())
+    }
+
+    /// Returns whether datagrams wait in the slots of a socket, and whether errors do, which stay where they
+    /// are. Only a socket that asks for errors, or has done so, has any there.
+    pub(super) fn waiting_in_slots(&self, object: u32) -> Ready {
+        let Some(socket) = self.socket(object) else { return Ready::empty() };
+        let places = || socket.places().iter().filter_map(|place| self.datagrams(*place));
+        let has_asked =
+            [Name::ReceiveErrors, Name::ReceiveErrorsV6].map(|name| socket.options.set_value(name).is_some());
+        let turn = if has_asked.contains(&true) { self.turn(object).ok() } else { None };
+        if turn.is_none() {
+            // Without a turn the errors are announced later.
+            return when(places().any(|one| one.has_waiting()), Ready::READABLE);
+        }
+        let has_datagram = places().any(|one| one.first_datagram().is_some());
+        let has_error = socket.keeps_errors() && places().any(|one| one.has_fault());
+        when(has_datagram, Ready::READABLE) | when(has_error, Ready::ERR)
     }
 
     /// Forgets the errors that wait, because the program has switched one of the options off that ask for
@@ -64,6 +88,10 @@ impl<P: Platform> Client<P> {
     pub(super) fn purge_faults(&mut self, object: u32) -> Result<(), Failure> {
         for place in self.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default() {
             self.take_faults_at(object, place)?;
+            let _turn = self.turn(object)?;
+            if let Some(slot) = self.datagrams(place) {
+                slot.forget_faults();
+            }
         }
         if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket_mut(object) {
             datagram.faults.purge();
@@ -130,7 +158,11 @@ impl<P: Platform> Client<P> {
         if let Some(done) = self.copies(object).and_then(Copies::take) {
             return Ok(Received { queued: Some(Box::new(Queued::Copied(done))), ..Received::default() });
         }
-        self.take_faults(object)?;
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = self.socket(object)
+            && datagram.faults.room() > 0
+        {
+            self.take_faults(object)?;
+        }
         let Some(socket) = self.socket_mut(object) else { return Err(Errno::EBADF.into()) };
         let v6 = socket.v6;
         // The program has written the header of an echo request, and not that of UDP.

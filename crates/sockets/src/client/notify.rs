@@ -102,15 +102,14 @@ impl<P: Platform> Client<P> {
     // Apart, so that streams do not look whether errors have come.
     #[inline(never)]
     fn datagram_readiness(&mut self, object: u32) -> Ready {
-        // Without a turn the errors stay where they are, and are announced later.
-        self.take_faults(object).ok();
+        let mut ready = self.waiting_in_slots(object);
         let Some(socket) = self.socket(object) else { return Ready::NVAL };
         let Kind::Datagram(datagram) = &socket.kind else { return Ready::NVAL };
         let failed = socket.standing.error.is_some() || datagram.faults.is_pending();
-        let mut ready = when(failed, Ready::ERR);
+        ready |= when(failed, Ready::ERR);
         for place in &datagram.places {
             let Some(one) = self.datagrams(*place) else { continue };
-            ready |= when(one.has_waiting(), Ready::READABLE) | when(one.has_error(), Ready::ERR);
+            ready |= when(one.has_error(), Ready::ERR);
         }
         // datagram_poll
         let is_urgent = ready.contains(Ready::ERR) && socket.options.is_on(Name::ErrorsArePriority);
@@ -231,6 +230,6 @@ impl<P: Platform> Client<P> {
 }
 
 /// Returns the bits if they hold, else none.
-fn when(holds: bool, ready: Ready) -> Ready {
+pub(super) fn when(holds: bool, ready: Ready) -> Ready {
     if holds { ready } else { Ready::empty() }
 }

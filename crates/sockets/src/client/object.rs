@@ -175,7 +175,7 @@ pub struct Datagram {
     pub shut_send: bool,
     /// The first octets of a datagram that `MSG_MORE` holds back, at most 64 KiB.
     pub corked: Option<Corked>,
-    /// The network errors that this process has taken from the slots, and the program has not read.
+    /// The network errors that calls of this process have taken from the slots, and the program has not read.
     pub faults: Faults,
     /// The types of ICMP messages that a raw socket does not get, a bit for each (`ICMP_FILTER`,
     /// `ICMP6_FILTER`).

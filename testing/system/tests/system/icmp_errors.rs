@@ -67,6 +67,11 @@ fn sockets_of_icmp_hear_what_they_hear_on_the_kernel() {
 }
 
 #[test]
+fn an_error_is_heard_before_a_reply_that_waits() {
+    compare("behind");
+}
+
+#[test]
 fn raw_sockets_hear_what_they_hear_on_the_kernel() {
     compare("raw");
 }

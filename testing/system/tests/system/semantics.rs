@@ -99,6 +99,8 @@ cases! {
         other_families_are_left_alone, who_comes_first_on_loopback_does_not_matter, bad_addresses,
         udp_echo, udp_connected, udp_refused, udp_errors_are_told_once, udp_errors_need_a_peer,
         udp_errors_in_a_row, udp_calls_that_tell_an_error, datagrams_without_a_way_fail_at_once,
+        an_error_behind_datagrams_that_wait_is_there_at_once, errors_between_datagrams,
+        epoll_sees_an_error_behind_datagrams, a_family_hears_an_error_behind_datagrams_once,
         udp_errors_quote_what_was_sent, datagrams_that_are_too_long_are_in_the_queue, udp_shutdown,
         udp_in_parts, udp_boundaries,
         udp_large, udp_mtu_discovery, datagram_details, datagrams_with_details, v6_datagram_details,

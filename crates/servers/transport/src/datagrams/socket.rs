@@ -444,8 +444,8 @@ impl Datagram {
         let head = (&record, &Details::default());
         let is_stored = self.inbox.put(session, &slot, self.place.generation, head, &payload).is_some();
         if is_stored {
-            // The application sees by the record that it is an error.
-            self.ready |= Ready::IN;
+            // The application sees by the record which error it is (sock_def_error_report).
+            self.ready |= Ready::ERR;
         }
         is_stored
     }

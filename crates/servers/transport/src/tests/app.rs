@@ -32,6 +32,9 @@ use crate::{Transport, seal_pass};
 
 /// The most rounds of answers that bind(2), listen(2) or connect(2) of a datagram socket takes.
 const ANSWERS_MAX: usize = 8;
+/// The level and the number of an option: ip(7).
+const IPPROTO_IP: i32 = 0;
+const IP_RECVERR: i32 = 11;
 /// The replica of a session's sockets: stacks of the kit have one.
 pub(super) const REPLICA: usize = 0;
 
@@ -514,6 +517,12 @@ impl App {
         let object = self.object(socket);
         self.client.socket_mut(object).expect("a socket").options.set(Name::ReceiveErrors, 1);
         self.set_option(socket, SocketOption::Errors, 1);
+    }
+
+    /// Asks for errors no more.
+    pub(crate) fn set_wish_off(&mut self, socket: Socket) {
+        let object = self.object(socket);
+        self.client.set_option(object, IPPROTO_IP, IP_RECVERR, &0u32.to_ne_bytes()).expect("it is an option");
     }
 
     /// Receives the next error, with the receiver of the packet that it is about, and what it quotes.

@@ -1,11 +1,14 @@
 //! What datagram sockets hear of errors of the network.
 
+use core::cell::Cell;
 use std::vec;
+use std::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, FourTuple};
 use atoll_ip::{ErrorKind, NetworkError};
-use atoll_ipc::{NetworkCause, SocketOption};
-use atoll_sockets::Errno;
+use atoll_ipc::{NetworkCause, Ready, SocketOption};
+use atoll_sockets::client::transfer::Receiving;
+use atoll_sockets::{Errno, Failure};
 use atoll_wire::ipv4::Protocol;
 
 use super::kit::{App, Net, Socket, Stack, addr, addr_v6};
@@ -18,6 +21,8 @@ struct Bench {
     app: App,
     socket: Socket,
     peer: Endpoint,
+    /// The program at the peer that sends to the socket, once there is one.
+    sender: Option<(App, Socket)>,
 }
 
 impl Bench {
@@ -28,7 +33,7 @@ impl Bench {
         let peer = Endpoint::at(if is_v4 { Addr::v4(addr(1)) } else { addr_v6(1) }, 53);
         let remote = if is_connected { peer } else { Endpoint::default() };
         let socket = app.open_datagrams(&mut net, Endpoint::at(any, PORT), remote);
-        Bench { net, app, socket, peer }
+        Bench { net, app, socket, peer, sender: None }
     }
 
     /// Lets the stack hear that a packet of the socket was lost.
@@ -45,6 +50,39 @@ impl Bench {
         let now = self.net.now;
         self.net.stack(1).transport.handle_network_error(now, &error, &[]);
         self.net.settle();
+    }
+
+    /// Lets the peer send a datagram to the socket.
+    fn deliver(&mut self, text: &[u8]) {
+        let own = if self.peer.addr.is_v4() { Addr::v4(addr(2)) } else { addr_v6(2) };
+        let sender = match &mut self.sender {
+            Some(sender) => sender,
+            none => {
+                let mut app = App::attach(self.net.stack(0), 1);
+                let any = if self.peer.addr.is_v4() { Addr::V4_ANY } else { Addr::ANY };
+                let at = Endpoint::at(any, self.peer.port);
+                let socket = app.open_datagrams(&mut self.net, at, Endpoint::default());
+                none.insert((app, socket))
+            }
+        };
+        sender.0.send(sender.1, Endpoint::at(own, PORT), text);
+        self.net.settle();
+    }
+
+    /// Returns what poll(2) reports, but for room to send.
+    fn readiness(&mut self) -> Ready {
+        let object = self.app.object(self.socket);
+        Ready::from_bits_retain(self.app.client.readiness(object)) & (Ready::IN | Ready::ERR)
+    }
+
+    /// Receives a datagram, or the error with which recv(2) fails.
+    fn receive(&mut self) -> Result<Vec<u8>, Failure> {
+        let object = self.app.object(self.socket);
+        let mut text = [0; 100];
+        let target = Cell::new(Some(&mut text[..]));
+        let how = Receiving::default();
+        let received = self.app.client.receive_datagram(object, || target.take().into_iter(), how)?;
+        Ok(text[..received.len].to_vec())
     }
 
     /// Takes the error with which the next call would fail.
@@ -133,4 +171,105 @@ fn errors_of_datagrams_are_told_once_each_whenever_their_event_comes() {
         bench.app.poll();
         assert_eq!(bench.take(), None);
     }
+}
+
+/// The error of most of these tests.
+const REFUSED: ErrorKind = ErrorKind::Lost { kind: 3, code: 3, info: 0 };
+
+/// Returns a program whose socket has no peer, and asks for errors.
+fn asking() -> Bench {
+    let mut bench = Bench::new(true, false);
+    bench.app.keep_errors(bench.socket);
+    bench.net.settle();
+    bench
+}
+
+#[test]
+fn an_error_is_told_before_datagrams_that_have_come_before_it() {
+    for is_v4 in [true, false] {
+        let mut bench = Bench::new(is_v4, false);
+        bench.app.keep_errors(bench.socket);
+        bench.net.settle();
+        bench.deliver(b"one");
+        bench.deliver(b"two");
+        assert_eq!(bench.app.take_ready(bench.socket) & (Ready::IN | Ready::ERR), Ready::IN);
+        let (kind, code) = if is_v4 { (3, 3) } else { (1, 4) };
+        bench.hear(ErrorKind::Lost { kind, code, info: 0 });
+        // The edge is that of the error.
+        assert_eq!(bench.app.take_ready(bench.socket) & (Ready::IN | Ready::ERR), Ready::IN | Ready::ERR);
+        assert_eq!(bench.readiness(), Ready::IN | Ready::ERR, "looking takes nothing");
+        assert_eq!(bench.receive(), Err(Errno::ECONNREFUSED.into()));
+        assert_eq!(bench.receive(), Ok(b"one".to_vec()));
+        assert_eq!(bench.readiness(), Ready::IN | Ready::ERR, "it is in the queue");
+        let (_, fault, _) = bench.app.receive_fault(bench.socket).expect("in the queue");
+        assert_eq!((fault.kind, fault.code), (kind, code));
+        assert_eq!(bench.readiness(), Ready::IN);
+        assert_eq!(bench.receive(), Ok(b"two".to_vec()));
+        assert_eq!((bench.readiness(), bench.app.receive_fault(bench.socket)), (Ready::empty(), None));
+        assert_eq!(bench.receive(), Err(Failure::WouldBlock));
+    }
+}
+
+#[test]
+fn errors_that_were_taken_between_datagrams_are_no_datagrams() {
+    let mut bench = asking();
+    for text in [b"one", b"two"] {
+        bench.deliver(text);
+        bench.hear(REFUSED);
+        bench.hear(REFUSED);
+    }
+    let mut faults = 0;
+    while bench.app.receive_fault(bench.socket).is_some() {
+        faults += 1;
+    }
+    assert_eq!((faults, bench.take()), (4, None));
+    assert_eq!((bench.receive(), bench.readiness()), (Ok(b"one".to_vec()), Ready::IN));
+    assert_eq!((bench.receive(), bench.readiness()), (Ok(b"two".to_vec()), Ready::empty()));
+    assert_eq!(bench.receive(), Err(Failure::WouldBlock));
+}
+
+#[test]
+fn an_error_behind_those_that_were_taken_is_told() {
+    let mut bench = asking();
+    bench.deliver(b"one");
+    for _ in 0..3 {
+        bench.hear(REFUSED);
+        assert_eq!((bench.take(), bench.take()), (Some(Errno::ECONNREFUSED), None));
+        assert!(bench.app.receive_fault(bench.socket).is_some());
+        assert_eq!(bench.readiness(), Ready::IN);
+        bench.deliver(b"more");
+    }
+    for text in [&b"one"[..], b"more", b"more", b"more"] {
+        assert_eq!(bench.receive(), Ok(text.to_vec()));
+    }
+    assert_eq!(bench.readiness(), Ready::empty());
+}
+
+#[test]
+fn no_error_is_lost_that_the_program_reads_in_time() {
+    let mut bench = asking();
+    bench.deliver(b"text");
+    for _ in 0..150 {
+        bench.hear(REFUSED);
+    }
+    for left in (0..150).rev() {
+        assert!(bench.app.receive_fault(bench.socket).is_some(), "{left} are left");
+    }
+    assert_eq!((bench.app.receive_fault(bench.socket), bench.readiness()), (None, Ready::IN));
+}
+
+#[test]
+fn errors_that_nobody_asks_for_any_more_are_forgotten_and_are_no_datagrams() {
+    let mut bench = asking();
+    bench.deliver(b"one");
+    for _ in 0..100 {
+        bench.hear(REFUSED);
+    }
+    bench.deliver(b"two");
+    bench.app.set_wish_off(bench.socket);
+    bench.net.settle();
+    // do_ip_setsockopt purges the queue, and not the error that the next call tells.
+    assert_eq!((bench.app.receive_fault(bench.socket), bench.take()), (None, Some(Errno::ECONNREFUSED)));
+    assert_eq!((bench.receive(), bench.readiness()), (Ok(b"one".to_vec()), Ready::IN));
+    assert_eq!((bench.receive(), bench.readiness()), (Ok(b"two".to_vec()), Ready::empty()));
 }
