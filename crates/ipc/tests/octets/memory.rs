@@ -344,6 +344,7 @@ fn connection() -> ConnectionRecord {
         ecn: 0x92,
         ttl: 0x93,
         tos: 0x94,
+        hops_min: 0x9a,
         syn_retries: 0x95,
         cause: 0x96,
         keep_probes: 0x97,

@@ -52,6 +52,8 @@ pub(crate) struct Entry {
     pub(crate) cause: Cause,
     /// The device that the socket is bound to.
     pub(crate) device: Device,
+    /// The least TTL or hop limit of segments that are taken (`IP_MINTTL`, `IPV6_MINHOPCOUNT`).
+    pub(crate) hops_min: u8,
     /// The contents of the record in the ledger, in short; 0 if there is none.
     pub(crate) recorded: u8,
     /// The [tick](progress_tick) in which IP last learned that packets of the peer arrive.
@@ -210,6 +212,7 @@ impl Entry {
             flags: Flags::default(),
             cause: Cause::None,
             device: Device::None,
+            hops_min: 0,
             recorded: 0,
             progress_tick: 0,
         }

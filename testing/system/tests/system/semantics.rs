@@ -72,7 +72,7 @@ cases! {
         close_does_not_linger_where_it_resets, a_number_is_free_while_its_close_lingers,
         only_the_last_close_lingers, a_process_that_ends_does_not_linger, a_signal_ends_the_wait_of_close,
         close_wakes_nobody_but_the_peer, shutdown_wakes_a_reader, closed_descriptors, options,
-        options_are_inherited, segments_by_tcp_info, connections_to_many, state_by_tcp_info,
+        options_are_inherited, what_comes_from_too_far_away, segments_by_tcp_info, connections_to_many, state_by_tcp_info,
         cork_holds_back, nodelay_again_sends_what_is_held_back,
         options_before_connect_count_for_the_handshake, deferred_accept, poll_events,
         select_events,
