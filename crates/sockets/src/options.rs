@@ -742,10 +742,10 @@ impl Options {
     /// must have it before they send anything.
     pub fn count_for_syn(&self) -> bool {
         const FIRST: [Name; 11] = [
-            Name::Device,
             // The answer to the SYN has to come from near by.
             Name::MinTtl,
             Name::MinHopCount,
+            Name::Device,
             Name::MaxSegment,
             Name::ReceiveBuffer,
             Name::WindowClamp,
