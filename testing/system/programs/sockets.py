@@ -2606,6 +2606,34 @@ def segments_by_tcp_info():
 
 
 @case
+def times_by_tcp_info():
+    """How long ago text was sent, and came, by order of size."""
+    names = {"last_data_sent": 44, "last_data_recv": 52}
+
+    def ages(what, *socks):
+        for sock in socks:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+            times = {name: struct.unpack_from("I", info, at)[0] for name, at in names.items()}
+            print(what, {name: "new" if time < 400 else "old" if time < 20_000 else time for name, time in times.items()})
+
+    client, accepted = pair()
+    for end in client, accepted:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ages("established", client, accepted)
+    client.send(b"question")
+    accepted.recv(100)
+    time.sleep(0.8)
+    ages("later", client, accepted)
+    accepted.send(b"answer")
+    client.recv(100)
+    ages("answered", client, accepted)
+    time.sleep(0.8)
+    client.send(b"question")
+    accepted.recv(100)
+    ages("asked", client, accepted)
+
+
+@case
 def connections_to_many():
     """There is no connection to a group or to everybody, and connect(2) says so at once."""
     for family, addr in (

@@ -304,6 +304,9 @@ fn info(octets: &mut Octets) {
         data_segs_in: long(48),
         data_segs_out: long(49),
         delivered: long(50),
+        dsack_dups: long(51),
+        reord_seen: long(52),
+        last_data_recv: long(53),
     };
     let memory = HeapMemory::new(INFO_BYTES);
     info.store(&memory, 0);

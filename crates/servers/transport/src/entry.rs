@@ -46,6 +46,9 @@ pub(crate) struct Entry {
     /// TCP_NOTSENT_LOWAT: the octets that may wait to be sent for the first time; 0 means any number.
     pub(crate) unsent_low: u32,
     pub(crate) receive_capacity: u32,
+    /// When text in order arrived last, or when the connection was established or adopted: a
+    /// [tick](text_tick).
+    pub(crate) text_at: u32,
     pub(crate) keep: Keep,
     pub(crate) flags: Flags,
     /// Why the connection has failed.
@@ -64,6 +67,12 @@ pub(crate) struct Entry {
 /// a connection's progress.
 pub(crate) const fn progress_tick(now: Instant) -> u8 {
     (now.as_nanos() >> 28) as u8
+}
+
+/// Returns a moment in units of 2^20 ns, modulo 2^32, which is enough for seven weeks.
+#[inline]
+pub(crate) const fn text_tick(now: Instant) -> u32 {
+    (now.as_nanos() >> 20) as u32
 }
 
 /// The stage of a connection, which says whose it is.
@@ -208,6 +217,7 @@ impl Entry {
             send_limit: 0,
             unsent_low: 0,
             receive_capacity: 0,
+            text_at: 0,
             keep: Keep::default(),
             flags: Flags::default(),
             cause: Cause::None,

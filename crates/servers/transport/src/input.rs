@@ -149,6 +149,9 @@ impl<M: Memory> Transport<M> {
         let segment = &segment;
         let Some(entry) = self.connections.get_mut(index) else { return };
         let input = entry.connection.handle_segment(now, segment);
+        if input.events.intersects(Events::READABLE | Events::ESTABLISHED) {
+            entry.text_at = entry::text_tick(now);
+        }
         self.load.note_ack(entry.connection.ack_is_overdue());
         if let Some(taken) = input.text {
             self.connections.place_text(index, taken, text, &self.applications);
