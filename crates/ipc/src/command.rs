@@ -110,6 +110,11 @@ pub enum SocketOption {
     /// `SO_REUSEADDR`: 0 or 1. [`Command::Bind`] says it first; later the authority of the port gets it as an
     /// option of a listener, whether or not the socket listens.
     ReuseAddr = 64,
+    /// The value of `IP_MINTTL`: the least TTL of segments that are taken, and 0 for any (connections and
+    /// listeners).
+    MinTtl = 54,
+    /// The value of `IPV6_MINHOPCOUNT`: as `IP_MINTTL`.
+    MinHopCount = 55,
     /// The value of `IPV6_MTU`, 1280 at least; 0 is the default: what the path takes (datagram sockets).
     MtuV6 = 48,
     /// Whether network errors about what the socket has sent come as records into its receive buffer
@@ -185,7 +190,10 @@ messages! {
         Release = 2 { lease: u64 },
         /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`].
         /// Sent again, the command changes the backlog, or adds a holder. With `v6_only`, a socket at `::`
-        /// takes IPv6 alone (`IPV6_V6ONLY`); at other addresses the flag has no meaning.
+        /// takes IPv6 alone (`IPV6_V6ONLY`); at other addresses the flag has no meaning. `hops_min` is what
+        /// [`SocketOption::MinTtl`] and [`SocketOption::MinHopCount`] say: no SYN that is too far away is
+        /// taken before they come. A 0 changes nothing.
+        // The record of this command in a ledger of an older build has zeros for `hops_min`.
         Listen = 3 {
             token: u32,
             lease: u64,
@@ -194,6 +202,7 @@ messages! {
             reuse_port: bool,
             defer_accept: u16,
             v6_only: bool,
+            hops_min: [u8; 2],
         },
         /// Shows the grant of a port's authority to another replica: see [`crate::lease`]. The grant counts
         /// for commands of this session that name the lease, until another one is shown.
@@ -324,7 +333,16 @@ mod tests {
                 device: Device::Link,
             },
             Command::Release { lease },
-            Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3, v6_only },
+            Command::Listen {
+                token,
+                lease,
+                local,
+                backlog: 511,
+                reuse_port: true,
+                defer_accept: 3,
+                v6_only,
+                hops_min: [0; 2],
+            },
             Command::Show {
                 lease,
                 protocol: Protocol::Udp,

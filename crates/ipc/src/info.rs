@@ -71,6 +71,10 @@ record! {
         pub data_segs_in: u64,
         pub data_segs_out: u64,
         pub delivered: u64,
+        pub dsack_dups: u64,
+        pub reord_seen: u64,
+        /// The time since data arrived in order, in milliseconds.
+        pub last_data_recv: u64,
     }
 }
 

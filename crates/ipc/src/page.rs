@@ -479,6 +479,9 @@ stats! {
     /// Frames of transport servers that an IP server did not send: they are no packets, or not from an
     /// address of the stack.
     Refused => "refused",
+    /// Segments, and errors about segments, dropped because they came from too far away (`IP_MINTTL`,
+    /// `IPV6_MINHOPCOUNT`).
+    DroppedTtl => "dropped_ttl",
 }
 
 impl Stat {

@@ -89,6 +89,8 @@ pub enum Name {
     BufferLock,
     LocalPorts,
     Device,
+    MinTtl,
+    MinHopCount,
 }
 
 /// The row of an option in the table.
@@ -232,6 +234,8 @@ const SEND_LOCK: u64 = 1;
 const RECEIVE_LOCK: u64 = 2;
 /// The option of this name (asm-generic/socket.h).
 pub const SO_BINDTOIFINDEX: i32 = 62;
+/// The option of this name (linux/in6.h).
+const IPV6_MINHOPCOUNT: i32 = 73;
 /// The value of `net.core.somaxconn`.
 const SOMAXCONN: i32 = 4096;
 /// The default and the largest value of `IP_MTU_DISCOVER`: ip(7).
@@ -352,10 +356,13 @@ pub const TABLE: [Row; NAMES] = [
     row(Name::LocalPorts, ip(IP_LOCAL_PORT_RANGE), Codec::Ports, 0, Nobody),
     // One setting for two options: SO_BINDTODEVICE names the device.
     row(Name::Device, socket(SO_BINDTOIFINDEX), Codec::Device, 0, Replicas(So::Device)),
+    // As on Linux, datagram sockets keep them, and nothing acts on them there.
+    row(Name::MinTtl, ip(libc::IP_MINTTL), Range(0, 255), 0, Tcp(So::MinTtl)),
+    row(Name::MinHopCount, v6(IPV6_MINHOPCOUNT), Range(0, 255), 0, Tcp(So::MinHopCount)),
 ];
 
 /// The number of options.
-const NAMES: usize = Name::Device as usize + 1;
+const NAMES: usize = Name::MinHopCount as usize + 1;
 
 const _: () = {
     let mut at = 0;
@@ -363,7 +370,7 @@ const _: () = {
         assert!(TABLE[at].name as usize == at, "a row for each name, in their order");
         at += 1;
     }
-    assert!(NAMES <= 64, "a bit for each");
+    assert!(NAMES <= u128::BITS as usize, "a bit for each");
 };
 
 impl Row {
@@ -501,7 +508,8 @@ impl Row {
         match (int_at(value, 0), value.first()) {
             (Some(value), _) => Ok(value),
             (None, Some(octet)) if self.level == IPPROTO_IP => Ok((*octet).into()),
-            // As on Linux, an incomplete number counts as none.
+            // As on Linux, an incomplete number counts as none, except for IP_MINTTL.
+            (None, None) if self.name == Name::MinTtl => Err(Errno::EINVAL),
             (None, None) if self.level == IPPROTO_IP => Ok(0),
             (None, _) if self.name == Name::DontFragmentV6 => Ok(0),
             (None, _) => Err(Errno::EINVAL),
@@ -649,8 +657,8 @@ impl Value {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u8, u64)>", into = "Vec<(u8, u64)>")]
 pub struct Options {
-    /// A bit for each [`Name`] that was set.
-    set: u64,
+    /// A bit for each [`Name`] that was set, in halves, which are aligned as the rest is.
+    set: [u64; 2],
     /// The values of the options that were set, in the order of the bits.
     values: Option<Arc<Vec<u64>>>,
 }
@@ -665,11 +673,17 @@ impl Options {
     /// Returns the value of an option, if it was set.
     #[inline]
     pub fn set_value(&self, name: Name) -> Option<u64> {
-        let bit = 1u64 << name as u8;
-        if self.set & bit == 0 {
+        let (set, bit) = (self.names(), 1u128 << name as u8);
+        if set & bit == 0 {
             return None;
         }
-        self.values.as_deref()?.get((self.set & (bit - 1)).count_ones() as usize).copied()
+        self.values.as_deref()?.get((set & (bit - 1)).count_ones() as usize).copied()
+    }
+
+    /// Returns the names that were set, a bit for each.
+    #[inline]
+    const fn names(&self) -> u128 {
+        self.set[0] as u128 | (self.set[1] as u128) << u64::BITS
     }
 
     /// Returns whether an option is on.
@@ -683,12 +697,12 @@ impl Options {
         if self.set_value(name) == Some(value) {
             return;
         }
-        let bit = 1u64 << name as u8;
-        let at = (self.set & (bit - 1)).count_ones() as usize;
+        let (set, bit) = (self.names(), 1u128 << name as u8);
+        let at = (set & (bit - 1)).count_ones() as usize;
         let values = Arc::make_mut(self.values.get_or_insert_default());
-        if self.set & bit == 0 {
+        if set & bit == 0 {
             values.insert(at, value);
-            self.set |= bit;
+            self.set = halves(set | bit);
         } else if let Some(held) = values.get_mut(at) {
             *held = value;
         }
@@ -729,7 +743,10 @@ impl Options {
     /// Returns whether an option was set that counts for the SYN, or for the ACK of the handshake: replicas
     /// must have it before they send anything.
     pub fn count_for_syn(&self) -> bool {
-        const FIRST: [Name; 9] = [
+        const FIRST: [Name; 11] = [
+            // The answer to the SYN has to come from near by.
+            Name::MinTtl,
+            Name::MinHopCount,
             Name::Device,
             Name::MaxSegment,
             Name::ReceiveBuffer,
@@ -747,6 +764,11 @@ impl Options {
     #[inline]
     pub fn device(&self) -> Device {
         self.set_value(Name::Device).and_then(|held| Device::of_value(held as u32)).unwrap_or_default()
+    }
+
+    /// Returns the least TTL and the least hop limit of segments that are taken.
+    pub fn hops_min(&self) -> [u8; 2] {
+        [Name::MinTtl, Name::MinHopCount].map(|name| self.value(name) as u8)
     }
 
     /// Returns the time of `SO_LINGER` in seconds, if it is on.
@@ -822,6 +844,12 @@ impl Options {
     }
 }
 
+/// Returns the lower and the upper half of a set of names.
+#[inline]
+const fn halves(names: u128) -> [u64; 2] {
+    [names as u64, (names >> u64::BITS) as u64]
+}
+
 /// The written form of options (`client::exec_state`): the number and the value of each that was set, in the
 /// order of the table.
 impl From<Options> for Vec<(u8, u64)> {
@@ -839,12 +867,12 @@ impl TryFrom<Vec<(u8, u64)>> for Options {
     type Error = NoOptions;
 
     fn try_from(written: Vec<(u8, u64)>) -> Result<Options, NoOptions> {
-        let set = written.iter().try_fold(0u64, |set, (name, _)| {
+        let set = written.iter().try_fold(0u128, |set, (name, _)| {
             let is_next = usize::from(*name) < NAMES && set >> name == 0;
             is_next.then(|| set | 1 << name).ok_or(NoOptions)
         })?;
         let values: Vec<u64> = written.into_iter().map(|(_, value)| value).collect();
-        Ok(Options { set, values: (set != 0).then(|| Arc::new(values)) })
+        Ok(Options { set: halves(set), values: (set != 0).then(|| Arc::new(values)) })
     }
 }
 

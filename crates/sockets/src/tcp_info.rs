@@ -15,6 +15,7 @@ pub const TCP_INFO_BYTES: usize = RTO_TIME + size_of::<u32>() + 7 * size_of::<u3
 /// The value of `tcpi_reordering` where nothing was measured: that of the sysctl `tcp_reordering`.
 const REORDERING: u64 = 3;
 
+// structure: tcp_info: a line for each field of the struct
 /// Returns the struct with what the stack knows of a connection. All other fields are 0: what they count is
 /// not counted.
 pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
@@ -40,6 +41,7 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_lost), info.lost),
         (offset_of!(tcp_info, tcpi_retrans), info.retrans),
         (offset_of!(tcp_info, tcpi_last_data_sent), info.last_data_sent),
+        (offset_of!(tcp_info, tcpi_last_data_recv), info.last_data_recv),
         (offset_of!(tcp_info, tcpi_last_ack_recv), info.last_ack_recv),
         (offset_of!(tcp_info, tcpi_pmtu), info.pmtu),
         (offset_of!(tcp_info, tcpi_rtt), info.rtt),
@@ -59,6 +61,8 @@ pub fn tcp_info(info: &Info) -> [u8; TCP_INFO_BYTES] {
         (offset_of!(tcp_info, tcpi_delivered), info.delivered),
         (offset_of!(tcp_info, tcpi_notsent_bytes), info.notsent_bytes),
         (offset_of!(tcp_info, tcpi_min_rtt), info.min_rtt),
+        (offset_of!(tcp_info, tcpi_dsack_dups), info.dsack_dups),
+        (offset_of!(tcp_info, tcpi_reord_seen), info.reord_seen),
         (offset_of!(tcp_info, tcpi_snd_wnd), info.snd_wnd),
         (offset_of!(tcp_info, tcpi_rcv_ooopack), info.rcv_ooopack),
         (offset_of!(tcp_info, tcpi_rcv_wnd), info.rcv_wnd),
@@ -142,6 +146,9 @@ mod tests {
             data_segs_in: 17,
             data_segs_out: 18,
             delivered: 19,
+            dsack_dups: 20,
+            reord_seen: 21,
+            last_data_recv: 22,
             ..Info::default()
         };
         let octets = tcp_info(&info);
@@ -153,7 +160,7 @@ mod tests {
         assert_eq!([word(12), word(60), word(100)], [Some(u32::MAX), Some(1500), Some(9)]);
         assert_eq!([long(128), long(160)], [Some(0x0807_0605_0403_0201), Some(10)]);
         assert_eq!([word(152), word(156), word(192)], [17, 18, 19].map(Some));
-        assert_eq!(word(64), Some(16));
+        assert_eq!([word(64), word(216), word(220), word(52)], [16, 20, 21, 22].map(Some));
         assert_eq!([word(44), word(88), word(228), word(232)], [Some(12), Some(3), Some(0), Some(11)]);
     }
 }

@@ -2548,6 +2548,65 @@ def options_are_inherited():
 
 
 @case
+def what_comes_from_too_far_away():
+    """RFC 5082: segments with less than IP_MINTTL or IPV6_MINHOPCOUNT are dropped, and not answered."""
+    v4, v6 = (socket.AF_INET, (0, 21), (0, socket.IP_TTL)), (socket.AF_INET6, (41, 73), (41, socket.IPV6_UNICAST_HOPS))
+    values = (0, 1, 255, 256, -1, b"", b"\5", b"\5\0", b"\7\0\0\0\0\0")
+    for (family, kind), (_, least, _) in itertools.product(
+            itertools.product((socket.AF_INET, socket.AF_INET6), (socket.SOCK_STREAM, socket.SOCK_DGRAM)), (v4, v6)):
+        sock = socket.socket(family, kind)
+        for value in values:
+            attempt(f"{family.name} {kind.name} {least} {value}", sock.setsockopt, *least, value)
+            attempt("is", sock.getsockopt, *least)
+            attempt("of one octet", sock.getsockopt, *least, 1)
+    # The other family's option is of no meaning, unless the socket has both families.
+    for at, to, least, hops in (("127.0.0.1", "127.0.0.1", *v4[1:]), ("::1", "::1", *v6[1:]), ("::", "127.0.0.1", *v4[1:])):
+        server = socket.socket(socket.AF_INET6 if ":" in at else socket.AF_INET)
+        server.setsockopt(*least, 100)
+        server.bind((at, 0))
+        server.listen()
+        there = (to, server.getsockname()[1])
+
+        def connect(far, timeout=10):
+            client = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET)
+            client.setsockopt(*hops, far)
+            client.settimeout(timeout)
+            attempt(f"from {far} to {at}", client.connect, there)
+            return client
+
+        connect(99, 0.3).close()
+        client = connect(100)
+        accepted, _ = server.accept()
+        print("inherited:", accepted.getsockopt(*least))
+        client.sendall(b"a")
+        print(accepted.recv(10))
+        client.setsockopt(*hops, 99)
+        client.sendall(b"b")
+        accepted.settimeout(0.3)
+        attempt("from 99", accepted.recv, 10)
+        accepted.setsockopt(*least, 99)
+        accepted.settimeout(10)
+        attempt("from 99, after all", accepted.recv, 10)
+        # The acknowledgement of what this end sends is judged, too.
+        accepted.setsockopt(*least, 100)
+        accepted.sendall(b"c")
+        print("received:", client.recv(10))
+        time.sleep(0.3)
+        print("not acknowledged:", struct.unpack("i", fcntl.ioctl(accepted, termios.TIOCOUTQ, bytes(4)))[0])
+        server.setsockopt(*least, 0)
+        connect(1).close()
+        # So is the answer to a SYN.
+        client = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET)
+        client.setsockopt(*least, 65)
+        client.settimeout(0.3)
+        attempt("from 64", client.connect, there)
+        client = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET)
+        client.setsockopt(*least, 64)
+        client.settimeout(10)
+        attempt("from 64 after all", client.connect, there)
+
+
+@case
 def segments_by_tcp_info():
     """What a connection counts: segments with text in both directions, and those that have arrived."""
     names = {"data_segs_in": 152, "data_segs_out": 156, "delivered": 192}
@@ -2576,6 +2635,34 @@ def segments_by_tcp_info():
     accepted.recv(1)
     await_state(client, 5)
     print("shut:", counts(client), counts(accepted))
+
+
+@case
+def times_by_tcp_info():
+    """How long ago text was sent, and came, by order of size."""
+    names = {"last_data_sent": 44, "last_data_recv": 52}
+
+    def ages(what, *socks):
+        for sock in socks:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+            times = {name: struct.unpack_from("I", info, at)[0] for name, at in names.items()}
+            print(what, {name: "new" if time < 400 else "old" if time < 20_000 else time for name, time in times.items()})
+
+    client, accepted = pair()
+    for end in client, accepted:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ages("established", client, accepted)
+    client.send(b"question")
+    accepted.recv(100)
+    time.sleep(0.8)
+    ages("later", client, accepted)
+    accepted.send(b"answer")
+    client.recv(100)
+    ages("answered", client, accepted)
+    time.sleep(0.8)
+    client.send(b"question")
+    accepted.recv(100)
+    ages("asked", client, accepted)
 
 
 @case

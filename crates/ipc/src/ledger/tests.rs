@@ -46,6 +46,7 @@ fn record(n: u32) -> ConnectionRecord {
         congestion: 2,
         ecn: 3,
         ttl: 4,
+        hops_min: 255,
         tos: 5,
         syn_retries: 6,
         cause: 7,

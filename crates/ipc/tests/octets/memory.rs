@@ -304,6 +304,9 @@ fn info(octets: &mut Octets) {
         data_segs_in: long(48),
         data_segs_out: long(49),
         delivered: long(50),
+        dsack_dups: long(51),
+        reord_seen: long(52),
+        last_data_recv: long(53),
     };
     let memory = HeapMemory::new(INFO_BYTES);
     info.store(&memory, 0);
@@ -344,6 +347,7 @@ fn connection() -> ConnectionRecord {
         ecn: 0x92,
         ttl: 0x93,
         tos: 0x94,
+        hops_min: 0x9a,
         syn_retries: 0x95,
         cause: 0x96,
         keep_probes: 0x97,

@@ -127,6 +127,7 @@ fn commands(octets: &mut Octets) {
             reuse_port,
             defer_accept: 0x0605,
             v6_only,
+            hops_min: [0; 2],
         },
         Command::Listen {
             token,
@@ -136,6 +137,7 @@ fn commands(octets: &mut Octets) {
             reuse_port: true,
             defer_accept: 0x0605,
             v6_only: false,
+            hops_min: [0x07, 0x08],
         },
         Command::Show { lease, protocol, local, voucher },
         Command::Pass { pass: pass(), seal: 0x0807_0605_0403_0201 },

@@ -98,6 +98,7 @@ fn record(n: u32) -> ConnectionRecord {
         ecn: 0,
         ttl: 64,
         tos: 0,
+        hops_min: 0,
         syn_retries: 6,
         cause: 0,
         keep_probes: 9,

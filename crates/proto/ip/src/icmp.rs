@@ -31,6 +31,9 @@ pub struct NetworkError {
     pub quoted: icmp::Head,
     /// The host that sent the error.
     pub reporter: Addr,
+    /// What `IP_MINTTL` and `IPV6_MINHOPCOUNT` judge the error by. As on Linux (tcp_v4_err, tcp_v6_err) it is
+    /// the TTL of the quoted packet of IPv4, and the hop limit with which a message of ICMPv6 arrived.
+    pub hops: u8,
 }
 
 /// The fate of a packet of ours.

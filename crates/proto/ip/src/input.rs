@@ -54,6 +54,8 @@ pub enum Received<'a> {
         dst: Addr,
         /// DSCP and ECN ([`atoll_wire::ipv4::Ecn::from_tos`]).
         tos: u8,
+        /// The TTL or hop limit with which the packet arrived.
+        ttl: u8,
         /// The TCP header and payload. They are larger than the MTU where the link has merged segments (GRO).
         segment: &'a [u8],
         /// The state of its checksum.

@@ -106,6 +106,10 @@ pub struct Info {
     pub bytes_retrans: u64,
     /// The number of segments that came out of order.
     pub out_of_order: u32,
+    /// The number of segments that the peer has received twice, as far as it has told (RFC 2883).
+    pub twice: u32,
+    /// The number of acknowledgements that have shown that segments were reordered on their way.
+    pub reordered: u32,
     /// The number of retransmission time-outs.
     pub rto_count: u16,
     /// The number of series of such time-outs without an acknowledgement in between.
@@ -176,6 +180,8 @@ impl Connection {
             bytes_sent: self.send_nxt().saturating_add(losses.resent),
             bytes_retrans: losses.resent,
             out_of_order: losses.out_of_order,
+            twice: losses.twice,
+            reordered: losses.reordered,
             rto_count: losses.timeouts,
             rto_recoveries: losses.series,
             rto_time: losses.time_until(now),

@@ -37,6 +37,10 @@ pub(crate) struct Losses {
     pub(crate) resent: u64,
     /// The number of segments that came out of order.
     pub(crate) out_of_order: u32,
+    /// The number of segments that have arrived twice, as the peer has told (RFC 2883).
+    pub(crate) twice: u32,
+    /// The number of acknowledgements that have shown that segments were reordered.
+    pub(crate) reordered: u32,
 }
 
 impl Losses {

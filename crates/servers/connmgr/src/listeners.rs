@@ -353,6 +353,12 @@ impl Listeners {
         at.iter().find_map(|key| devices.iter().find_map(|device| self.on_device(*key, *device)))
     }
 
+    /// Returns the listener that takes what is for an address.
+    pub(crate) fn id_at(&self, local: Endpoint, device: Device) -> Option<ListenerId> {
+        let index = self.index_at(local, device)?;
+        Some(ListenerId { index, serial: self.at(index)?.serial })
+    }
+
     #[inline]
     fn on_device(&self, (port, addr, v6_only): (u16, Addr, bool), device: Device) -> Option<u32> {
         self.by_address.get(&(port, addr, v6_only, device)).copied()

@@ -225,6 +225,11 @@ impl ConnMgr {
         self.listeners.index_at(local, device).is_some()
     }
 
+    /// Returns the listener at an address of this stack for what comes over `device`.
+    pub fn listener_at(&self, local: Endpoint, device: Device) -> Option<ListenerId> {
+        self.listeners.id_at(local, device)
+    }
+
     /// Returns whether this listener still exists.
     pub fn is_listening(&self, listener: ListenerId) -> bool {
         self.listeners.has(listener)

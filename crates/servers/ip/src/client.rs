@@ -61,6 +61,8 @@ impl Client {
                     quoted_seq: (protocol == Protocol::TCP).then_some(SeqNum(seq)),
                     quoted,
                     reporter: local.addr,
+                    // No router has seen the packet.
+                    hops: u8::MAX,
                 });
             }
             IpBody::Hello

@@ -268,7 +268,16 @@ impl<M: Memory> Transport<M> {
                 // Whether the address is there now does not matter, as it would not to the predecessor.
                 // No answer is sent: an application that still waits for one has its command in the ring.
                 Command::Bind { .. } => self.repeat_bind((index, session), command),
-                Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
+                Command::Listen {
+                    lease,
+                    local,
+                    backlog,
+                    reuse_port,
+                    defer_accept,
+                    v6_only,
+                    hops_min,
+                    ..
+                } => {
                     let past = || self.past_grant(index, lease, Protocol::Tcp, local, (reuse_port, v6_only));
                     let shown = self.applications.shown(index, lease).or_else(|| Some(past()));
                     let uid = self
@@ -287,6 +296,7 @@ impl<M: Memory> Transport<M> {
                         shown,
                     };
                     let _ = self.cm.handle_listen(&listen);
+                    self.limit_hops(session, lease, hops_min);
                     self.run_directives(now);
                 }
                 command => {

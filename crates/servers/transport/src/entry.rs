@@ -46,12 +46,17 @@ pub(crate) struct Entry {
     /// TCP_NOTSENT_LOWAT: the octets that may wait to be sent for the first time; 0 means any number.
     pub(crate) unsent_low: u32,
     pub(crate) receive_capacity: u32,
+    /// When text in order arrived last, or when the connection was established or adopted: a
+    /// [tick](text_tick).
+    pub(crate) text_at: u32,
     pub(crate) keep: Keep,
     pub(crate) flags: Flags,
     /// Why the connection has failed.
     pub(crate) cause: Cause,
     /// The device that the socket is bound to.
     pub(crate) device: Device,
+    /// The least TTL or hop limit of segments that are taken (`IP_MINTTL`, `IPV6_MINHOPCOUNT`).
+    pub(crate) hops_min: u8,
     /// The contents of the record in the ledger, in short; 0 if there is none.
     pub(crate) recorded: u8,
     /// The [tick](progress_tick) in which IP last learned that packets of the peer arrive.
@@ -62,6 +67,12 @@ pub(crate) struct Entry {
 /// a connection's progress.
 pub(crate) const fn progress_tick(now: Instant) -> u8 {
     (now.as_nanos() >> 28) as u8
+}
+
+/// Returns a moment in units of 2^20 ns, modulo 2^32, which is enough for seven weeks.
+#[inline]
+pub(crate) const fn text_tick(now: Instant) -> u32 {
+    (now.as_nanos() >> 20) as u32
 }
 
 /// The stage of a connection, which says whose it is.
@@ -206,10 +217,12 @@ impl Entry {
             send_limit: 0,
             unsent_low: 0,
             receive_capacity: 0,
+            text_at: 0,
             keep: Keep::default(),
             flags: Flags::default(),
             cause: Cause::None,
             device: Device::None,
+            hops_min: 0,
             recorded: 0,
             progress_tick: 0,
         }

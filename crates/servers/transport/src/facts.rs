@@ -7,7 +7,7 @@ use atoll_ipc::{Memory, info, tcp_state};
 use atoll_tcp::{Algorithm, Info, Phase, State};
 
 use crate::applications::Applications;
-use crate::entry::Entry;
+use crate::entry::{Entry, text_tick};
 use crate::next_hop::V6_EXTRA;
 
 /// One socket, as `atoll ss` shows it.
@@ -70,6 +70,8 @@ pub(crate) struct ConnectionFacts {
     /// acknowledged.
     received: u64,
     unacknowledged: u64,
+    /// The milliseconds since text arrived in order.
+    last_text_ms: u64,
 }
 
 impl ConnectionFacts {
@@ -92,6 +94,7 @@ impl ConnectionFacts {
             holders: slot.map_or(0, |slot| slot.holders()),
             received: connection.receive_nxt().saturating_sub(head),
             unacknowledged: connection.send_tail().saturating_sub(connection.send_una()),
+            last_text_ms: (u64::from(text_tick(now).wrapping_sub(entry.text_at)) << 20) / 1_000_000,
         }
     }
 
@@ -123,12 +126,7 @@ impl ConnectionFacts {
         let gain = |per_mille: u64| per_mille * 256 / 1000;
         info::Info {
             state: state_number(info.state).into(),
-            ca_state: match info.phase {
-                // TCP_CA_Disorder: something is SACKed, and nothing is known to be lost.
-                Phase::Open => u64::from(info.sacked > 0),
-                Phase::Recovery => 3,
-                Phase::Loss => 4,
-            },
+            ca_state: congestion_state(info),
             retransmits: info.retransmits.into(),
             probes: info.probes.into(),
             backoff: info.backoff.into(),
@@ -173,6 +171,7 @@ impl ConnectionFacts {
             bbr_pacing_gain: gain(bbr.pacing_gain),
             bbr_cwnd_gain: gain(bbr.cwnd_gain),
             last_ack_recv: info.last_received.as_millis() as u64,
+            last_data_recv: self.last_text_ms,
             bytes_sent: info.bytes_sent,
             bytes_retrans: info.bytes_retrans,
             rcv_ooopack: info.out_of_order.into(),
@@ -182,7 +181,19 @@ impl ConnectionFacts {
             data_segs_in: info.data_segs_in.into(),
             data_segs_out: info.data_segs_out.into(),
             delivered: info.delivered.into(),
+            dsack_dups: info.twice.into(),
+            reord_seen: info.reordered.into(),
         }
+    }
+}
+
+/// Returns the phase of loss recovery by its number on Linux (`enum tcp_ca_state`).
+const fn congestion_state(info: &Info) -> u64 {
+    match info.phase {
+        // TCP_CA_Disorder: something is SACKed, and nothing is known to be lost.
+        Phase::Open => (info.sacked > 0) as u64,
+        Phase::Recovery => 3,
+        Phase::Loss => 4,
     }
 }
 

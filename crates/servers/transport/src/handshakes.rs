@@ -35,6 +35,9 @@ mod early;
 pub(crate) struct Handshakes {
     /// The options that each listener hands on, by the listener's index.
     inherited: Vec<Option<(ListenerId, Inherited)>>,
+    /// Whether a listener was told the least TTL or hop limit of segments. As on Linux (`ip4_min_ttl`), no
+    /// segment pays for it before.
+    limits_hops: bool,
     /// The Fast Open option of the SYN that is being handled.
     syn_option: Option<FastOpen>,
     /// The Fast Open cookies of servers.
@@ -58,6 +61,7 @@ impl Handshakes {
     pub(crate) fn new(cookies_max: usize, seed: u64) -> Handshakes {
         Handshakes {
             inherited: Vec::new(),
+            limits_hops: false,
             syn_option: None,
             servers: Cookies::new(cookies_max, seed),
             early: BTreeMap::new(),
@@ -76,6 +80,21 @@ impl Handshakes {
     }
 
     // ---- listeners ----
+
+    /// Returns whether a segment for a listener has come from too far away (`IP_MINTTL`,
+    /// `IPV6_MINHOPCOUNT`).
+    pub(crate) fn is_too_far(&self, listener: ListenerId, is_v4: bool, hops: u8) -> bool {
+        match self.inherited.get(listener.index as usize) {
+            Some(Some((id, inherited))) => *id == listener && hops < inherited.hops_min(is_v4),
+            _ => false,
+        }
+    }
+
+    /// Returns whether some listener may have such an option, or had one.
+    #[inline]
+    pub(crate) const fn limits_hops(&self) -> bool {
+        self.limits_hops
+    }
 
     /// Returns the options with which connections of a listener begin.
     pub(crate) fn inherited(&self, config: &Config, listener: ListenerId) -> Inherited {
@@ -101,6 +120,7 @@ impl Handshakes {
         if place.is_none_or(|(id, _)| id != listener) {
             *place = Some((listener, Inherited::new(config)));
         }
+        self.limits_hops |= matches!(option, SocketOption::MinTtl | SocketOption::MinHopCount);
         place.as_mut().is_some_and(|(_, inherited)| inherited.set(config, option, value))
     }
 

@@ -45,7 +45,7 @@ impl<M: Memory> Transport<M> {
             self.pass_to_raw(now, link, frame);
         }
         match received {
-            Received::Tcp { src, dst, tos, segment, .. } => {
+            Received::Tcp { src, dst, tos, ttl: hops, segment, .. } => {
                 let Ok((mut header, header_len)) = tcp::parse(segment) else {
                     self.stats.count(Stat::SegmentsDropped);
                     return;
@@ -61,7 +61,7 @@ impl<M: Memory> Transport<M> {
                 }
                 let text = segment.get(header_len..).unwrap_or_default();
                 let device = device_of(frame, internal, dst);
-                self.handle_segment(now, &Arrival { tuple, segment: &header, text, internal, device });
+                self.handle_segment(now, &Arrival { tuple, segment: &header, text, hops, internal, device });
             }
             Received::Udp { src, dst, cast, tos, ttl, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
@@ -100,12 +100,17 @@ impl<M: Memory> Transport<M> {
     fn handle_segment(&mut self, now: Instant, arrival: &Arrival<'_>) {
         self.adopt_named(now, &arrival.tuple);
         if let Some(index) = self.connections.find(&arrival.tuple) {
-            let device = self.connections.get(index).map_or(Device::None, |entry| entry.device);
+            let bound = self.connections.get(index).map(|entry| (entry.device, entry.hops_min));
+            let (device, hops_min) = bound.unwrap_or_default();
             if !device.takes(arrival.device) {
                 // inet_ehash_match: over this device it is for no connection.
                 self.stats.count(Stat::SegmentsDropped);
                 self.egress.answer_by_reset(&mut self.stats, arrival.tuple, arrival.segment);
                 return;
+            }
+            // RFC 5082, tcp_v4_rcv. DEVIATION: Linux does not look at the last ACK of a handshake.
+            if arrival.hops < hops_min {
+                return self.drop_distant();
             }
             self.stats.count(Stat::SegmentsIn);
             self.segment_arrives(now, index, arrival.segment, arrival.text);
@@ -144,6 +149,9 @@ impl<M: Memory> Transport<M> {
         let segment = &segment;
         let Some(entry) = self.connections.get_mut(index) else { return };
         let input = entry.connection.handle_segment(now, segment);
+        if input.events.intersects(Events::READABLE | Events::ESTABLISHED) {
+            entry.text_at = entry::text_tick(now);
+        }
         self.load.note_ack(entry.connection.ack_is_overdue());
         if let Some(taken) = input.text {
             self.connections.place_text(index, taken, text, &self.applications);
@@ -258,6 +266,13 @@ impl<M: Memory> Transport<M> {
             Some(TimeWaitAnswer::Reuse { iss_above: last }) => iss_above = Some(last),
             None => {}
         }
+        // As on Linux, nothing that a listener gets is answered, and a record of TIME-WAIT has no limit.
+        if self.handshakes.limits_hops()
+            && let Some(listener) = self.cm.listener_at(tuple.local, arrival.device)
+            && self.handshakes.is_too_far(listener, tuple.remote.addr.is_v4(), arrival.hops)
+        {
+            return self.drop_distant();
+        }
         if segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST) {
             self.handle_syn(now, arrival, iss_above);
             return;
@@ -278,6 +293,13 @@ impl<M: Memory> Transport<M> {
                 }
             }
         }
+    }
+
+    /// Drops a segment that has come from too far away.
+    #[cold]
+    fn drop_distant(&mut self) {
+        self.stats.count(Stat::SegmentsDropped);
+        self.stats.count(Stat::DroppedTtl);
     }
 
     fn handle_syn(&mut self, now: Instant, arrival: &Arrival<'_>, iss_above: Option<SeqNum>) {
@@ -324,6 +346,9 @@ impl<M: Memory> Transport<M> {
             return;
         };
         let Some(entry) = self.connections.get_mut(index) else { return };
+        if error.hops < entry.hops_min {
+            return self.stats.count(Stat::DroppedTtl);
+        }
         let events = match error.kind {
             ErrorKind::FragNeeded { mtu } => {
                 // The TCB counts with the headers of IPv4.

@@ -21,6 +21,8 @@ pub(crate) struct Inherited {
     pub(crate) hops: Option<u8>,
     /// The value of `IPV6_TCLASS`.
     pub(crate) class: u8,
+    /// The values of `IP_MINTTL` and `IPV6_MINHOPCOUNT`.
+    pub(crate) hops_min: [u8; 2],
     /// The value of `SO_SNDBUF`, if set.
     pub(crate) send_limit: Option<u32>,
     /// The value of `TCP_NOTSENT_LOWAT`; 0 means none.
@@ -56,12 +58,19 @@ impl Inherited {
             tos: 0,
             hops: None,
             class: 0,
+            hops_min: [0; 2],
             send_limit: None,
             unsent_low: 0,
             fixed_send: false,
             fixed_receive: false,
             fast_open: 0,
         }
+    }
+
+    /// Returns the least TTL, or the least hop limit, of segments of a family.
+    #[inline]
+    pub(crate) fn hops_min(&self, is_v4: bool) -> u8 {
+        self.hops_min[usize::from(!is_v4)]
     }
 
     /// Sets an option. Returns `false` if the value is out of range or means nothing here.
@@ -103,9 +112,13 @@ impl Inherited {
             SocketOption::TypeOfService => self.tos = value as u8,
             SocketOption::UnicastHops => self.hops = u8::try_from(value).ok(),
             SocketOption::TrafficClass => self.class = value as u8,
+            SocketOption::MinTtl if value <= 255 => self.hops_min[0] = value as u8,
+            SocketOption::MinHopCount if value <= 255 => self.hops_min[1] = value as u8,
             SocketOption::DeferAccept
             | SocketOption::SynCount
             | SocketOption::TimeToLive
+            | SocketOption::MinTtl
+            | SocketOption::MinHopCount
             | SocketOption::MtuDiscover
             | SocketOption::MtuDiscoverV6
             | SocketOption::DontFragmentV6
@@ -133,6 +146,7 @@ impl Entry {
         });
         self.send_limit = inherited.send_limit.unwrap_or(config.send_limit.0);
         self.unsent_low = inherited.unsent_low;
+        self.hops_min = inherited.hops_min(self.name.is_v4());
         self.receive_capacity = inherited.settings.receive_capacity;
         if inherited.fixed_send {
             self.flags.insert(Flags::FIXED_SEND);
@@ -185,6 +199,8 @@ impl Entry {
             SocketOption::TypeOfService => self.set_class(value as u8, Family::V4),
             SocketOption::UnicastHops if value <= 255 => self.set_hops(value as u8, Family::V6),
             SocketOption::TrafficClass => self.set_class(value as u8, Family::V6),
+            SocketOption::MinTtl => return self.set_hops_min(value, Family::V4),
+            SocketOption::MinHopCount => return self.set_hops_min(value, Family::V6),
             SocketOption::MaxSegment => {
                 connection.set_mss_max(u16::try_from(value).ok().filter(|mss| *mss != 0));
             }
@@ -230,6 +246,14 @@ impl Entry {
         if of == self.family() {
             self.next_hop.set_marks((hops, self.next_hop.marks().1));
         }
+    }
+
+    fn set_hops_min(&mut self, hops: u32, of: Family) -> bool {
+        let Ok(hops) = u8::try_from(hops) else { return false };
+        if of == self.family() {
+            self.hops_min = hops;
+        }
+        true
     }
 
     fn set_class(&mut self, class: u8, of: Family) {

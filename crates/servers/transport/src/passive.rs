@@ -23,6 +23,8 @@ pub(crate) struct Arrival<'a> {
     pub(crate) tuple: FourTuple,
     pub(crate) segment: &'a Segment,
     pub(crate) text: &'a [u8],
+    /// The TTL or hop limit with which it came.
+    pub(crate) hops: u8,
     /// Whether it came over the stack's link to itself.
     pub(crate) internal: bool,
     /// The device over which it counts as having come.

@@ -95,7 +95,7 @@ pub(crate) fn of_entry(
         (Marks::WINDOW_SCALING, record.window_scaling),
         (Marks::PASSIVE, record.passive),
         (Marks::ORPHAN, record.orphan),
-        (Marks::KEEP_ALIVE, keep.on),
+        (Marks::KEEP_ALIVE, keep.is_on()),
         (Marks::DEFERRED, is_deferred),
         (Marks::ON_LOOPBACK, entry.device == Device::Loopback),
         (Marks::ON_LINK, entry.device == Device::Link),
@@ -130,11 +130,12 @@ pub(crate) fn of_entry(
         ecn: record.ecn,
         ttl,
         tos,
+        hops_min: entry.hops_min,
         syn_retries: settings.syn_retries,
         cause: entry.cause as u8,
-        keep_probes: keep.probes,
-        keep_idle: keep.idle,
-        keep_interval: keep.interval,
+        keep_probes: keep.probes(),
+        keep_idle: keep.idle(),
+        keep_interval: keep.interval(),
         mss_max: settings.mss_max.unwrap_or(0),
         user_timeout_ms: settings.user_timeout.map_or(0, millis),
         linger2_ms: millis(settings.linger2),
@@ -222,12 +223,8 @@ pub(crate) fn state(record: &ConnectionRecord) -> Option<State> {
 
 /// Returns the options about keep-alive.
 pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
-    Keep {
-        on: Marks::of(record).contains(Marks::KEEP_ALIVE),
-        probes: record.keep_probes,
-        idle: record.keep_idle,
-        interval: record.keep_interval,
-    }
+    let on = Marks::of(record).contains(Marks::KEEP_ALIVE);
+    Keep::new(on, record.keep_probes, record.keep_idle, record.keep_interval)
 }
 
 /// Returns the device that the socket is bound to.
@@ -245,6 +242,7 @@ pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
     // The upper half are marks.
     entry.flags.insert(Flags::from_bits_truncate(record.flags as u16) & ENTRY_FLAGS);
     entry.device = device(record);
+    entry.hops_min = record.hops_min;
     entry.receive = record.receive.into();
     entry.next_hop.set_marks((record.ttl, record.tos));
     entry.send_limit = record.send_limit;

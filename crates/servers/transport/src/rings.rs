@@ -1,5 +1,5 @@
-//! Keeps the rings of a socket buffer in few octets: [`Extents`] with two marks instead of two options takes
-//! 32 octets, not 48.
+//! Keeps the rings of a socket buffer in few octets: 28 instead of the 48 of [`Extents`], which has two
+//! options, and gaps behind small fields.
 
 use atoll_ipc::buffer::{Extent, Extents, Pieces};
 use atoll_ipc::pool::Blocks;
@@ -7,24 +7,32 @@ use atoll_ipc::pool::Blocks;
 /// The rings of one direction of one connection. They mean the same as [`Extents`], whose methods these are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
-    /// The ring that is filled; there is none if `log2` is 0.
-    current: Extent,
-    old: Extent,
+    /// The halves of the bases of the ring that is filled, and of the old one.
+    bases: [[u32; 2]; 2],
+    units: [u32; 2],
+    /// 0 if there is no such ring.
+    log2s: [u8; 2],
 }
 
-const NONE: Extent = Extent { base: 0, unit: 0, log2: 0 };
-
 impl Rings {
-    pub(crate) const NONE: Rings = Rings { current: NONE, old: NONE };
+    pub(crate) const NONE: Rings = Rings { bases: [[0; 2]; 2], units: [0; 2], log2s: [0; 2] };
 
     #[inline]
     pub(crate) fn current(&self) -> Option<Extent> {
-        (self.current.log2 != 0).then_some(self.current)
+        self.extent(0)
     }
 
     #[inline]
     pub(crate) fn old(&self) -> Option<Extent> {
-        (self.old.log2 != 0).then_some(self.old)
+        self.extent(1)
+    }
+
+    #[inline]
+    fn extent(&self, at: usize) -> Option<Extent> {
+        let [low, high] = self.bases[at];
+        let base = u64::from(low) | u64::from(high) << u32::BITS;
+        let (unit, log2) = (self.units[at], self.log2s[at]);
+        (log2 != 0).then_some(Extent { base, unit, log2 })
     }
 
     #[inline]
@@ -66,8 +74,28 @@ impl Rings {
 
 impl From<Extents> for Rings {
     fn from(extents: Extents) -> Rings {
-        Rings { current: extents.current.unwrap_or(NONE), old: extents.old.unwrap_or(NONE) }
+        let none = Extent { base: 0, unit: 0, log2: 0 };
+        let both = [extents.current, extents.old].map(|extent| extent.unwrap_or(none));
+        Rings {
+            bases: both.map(|Extent { base, .. }| [base as u32, (base >> u32::BITS) as u32]),
+            units: both.map(|extent| extent.unit),
+            log2s: both.map(|extent| extent.log2),
+        }
     }
 }
 
-const _: () = assert!(size_of::<Rings>() == 32);
+const _: () = assert!(size_of::<Rings>() == 28);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_the_extents_that_they_were_made_from() {
+        let extent = |n: u64| Extent { base: n << 40 | n, unit: n as u32 * 3, log2: n as u8 };
+        for (current, old) in [(None, None), (Some(extent(12)), None), (Some(extent(13)), Some(extent(11)))] {
+            let rings = Rings::from(Extents { current, old });
+            assert_eq!((rings.current(), rings.old()), (current, old));
+        }
+    }
+}

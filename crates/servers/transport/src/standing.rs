@@ -103,7 +103,8 @@ impl<M: Memory> Transport<M> {
 
     /// Makes a socket listen.
     fn listen(&mut self, now: Instant, (session, id): (u32, SessionId), command: Command) {
-        let Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } = command
+        let Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only, hops_min } =
+            command
         else {
             return;
         };
@@ -117,6 +118,7 @@ impl<M: Memory> Transport<M> {
         let listens = own.and_then(|()| self.cm.handle_listen(&listen));
         let cause = listens.err().unwrap_or_default();
         if cause == Cause::None {
+            self.limit_hops(id, lease, hops_min);
             self.keep_shown(id, shown);
             self.keep_owner(session, id, lease);
             self.durability.keep_request(&self.applications, id, command);
@@ -127,6 +129,16 @@ impl<M: Memory> Transport<M> {
         self.run_directives(now);
         let voucher = voucher(&self.secrets, self.cm.grant(id, lease).filter(|_| cause == Cause::None));
         self.applications.reply(&mut self.stats, session, &Event::ListenReply { token, cause, voucher });
+    }
+
+    /// Gives a listener the least TTL and the least hop limit of segments with which it begins.
+    pub(crate) fn limit_hops(&mut self, id: SessionId, lease: u64, hops_min: [u8; 2]) {
+        let Some(listener) = self.cm.listener_of(id, lease) else { return };
+        for (option, hops) in [SocketOption::MinTtl, SocketOption::MinHopCount].into_iter().zip(hops_min) {
+            if hops != 0 {
+                self.handshakes.set_option(&self.config, listener, option, hops.into());
+            }
+        }
     }
 
     /// Registers an acceptor.

@@ -80,6 +80,7 @@ const OURS: &[Stat] = &[
     Stat::DroppedResets,
     Stat::DroppedSyns,
     Stat::DroppedAcks,
+    Stat::DroppedTtl,
     Stat::ChallengesSent,
     Stat::ChallengesWithheld,
     Stat::SackIgnored,

@@ -15,6 +15,7 @@ mod flood;
 mod fragments;
 mod front;
 mod groups;
+mod hops;
 pub(crate) mod kit;
 mod lazily;
 mod leases;

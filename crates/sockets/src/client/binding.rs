@@ -367,8 +367,17 @@ impl<P: Platform> Client<P> {
         } else {
             passes.to_vec()
         };
-        let listen =
-            |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+        let hops_min = socket.options.hops_min();
+        let listen = |token| Command::Listen {
+            token,
+            lease,
+            local,
+            backlog,
+            reuse_port,
+            defer_accept,
+            v6_only,
+            hops_min,
+        };
         self.ask_one(replica, &show, listen).map(Some)
     }
 

@@ -236,6 +236,7 @@ impl<P: Platform> Client<P> {
                 reuse_port,
                 defer_accept,
                 v6_only,
+                hops_min: options.hops_min(),
             });
             listens = true;
         }

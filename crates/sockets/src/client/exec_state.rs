@@ -38,7 +38,7 @@ use crate::stream::Local;
 
 /// The version of both forms. Builds before November 2026 wrote the digit 2 here, and something else behind
 /// it.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 /// The octets that a written [`ExecState`] begins with, before the version.
 const INHERITED: [u8; 7] = *b"atollin";
 /// The octets that a written [`PassedSocket`] begins with, before the version.

@@ -193,3 +193,20 @@ fn a_device_is_named_or_numbered() {
     options.set(Name::Device, 2);
     assert_eq!((options.device(), options.count_for_syn()), (Device::Link, true));
 }
+
+#[test]
+fn an_option_for_the_answer_to_a_syn_is_there_before_it() {
+    for (name, at) in [(Name::MinTtl, 0), (Name::MinHopCount, 1)] {
+        let mut options = Options::default();
+        options.set(name, 255);
+        assert!(options.count_for_syn());
+        assert_eq!((options.hops_min()[at], options.hops_min()[1 - at]), (255, 0));
+        for (value, held) in [(0, Ok(0)), (255, Ok(255)), (256, Err(Errno::EINVAL)), (-1, Err(Errno::EINVAL))]
+        {
+            assert_eq!(decoded(name, &ints(&[value])), held, "{value}");
+        }
+    }
+    // do_ip_setsockopt: an octet is a number, and nothing is none.
+    assert_eq!((decoded(Name::MinTtl, &[9]), decoded(Name::MinTtl, &[])), (Ok(9), Err(Errno::EINVAL)));
+    assert_eq!(decoded(Name::MinHopCount, &[9]), Err(Errno::EINVAL));
+}

@@ -233,6 +233,7 @@ fn commands(port: u16) -> ExitCode {
                     reuse_port: rng.below(2) == 0,
                     defer_accept: rng.next_u32() as u16,
                     v6_only: false,
+                    hops_min: [0; 2],
                 },
                 3 => Command::AcceptConnection { lease },
                 4 => Command::StopAccepting { lease },
@@ -332,6 +333,7 @@ fn listeners() -> ExitCode {
                 reuse_port: true,
                 defer_accept: 0,
                 v6_only: false,
+                hops_min: [0; 2],
             });
             raw.push(&Command::AcceptConnection { lease });
             if n % 2 == 0 {
@@ -510,6 +512,7 @@ fn listen(port: u16) -> ExitCode {
             reuse_port: true,
             defer_accept: 0,
             v6_only: false,
+            hops_min: [0; 2],
         });
         raw.push(&Command::AcceptConnection { lease });
         pause(2);

@@ -396,7 +396,16 @@ impl Forger {
                 Command::Show { lease, protocol, local: shown, voucher: given }
             }
             5 => Command::Pass { pass: Pass { lease, uid: 0, protocol, port }, seal: rng.next_u64() },
-            6 => Command::Listen { token, lease, local, backlog: 9, reuse_port, defer_accept: 0, v6_only },
+            6 => Command::Listen {
+                token,
+                lease,
+                local,
+                backlog: 9,
+                reuse_port,
+                defer_accept: 0,
+                v6_only,
+                hops_min: [0; 2],
+            },
             7 if rng.below(4) > 0 => Command::AcceptConnection { lease },
             7 => {
                 let (slot, generation) = process.new_slot(replica)?;

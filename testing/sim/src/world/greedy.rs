@@ -168,6 +168,7 @@ impl Greedy {
                         reuse_port,
                         defer_accept: 0,
                         v6_only,
+                        hops_min: [0; 2],
                     },
                 })
             }

@@ -65,6 +65,7 @@ pub(super) fn receive<'a>(
         quoted_seq: quoted.seq,
         quoted: quoted.head,
         reporter: Addr::v4(header.src),
+        hops: quoted.header.ttl,
     };
     let is_ours = network.addresses().is_ours(arrival.link, quoted.header.src);
     let error = error.believe(is_ours, lost.into())?;

@@ -33,6 +33,7 @@ pub(super) fn tcp<'a>(
         src: Addr::v4(header.src),
         dst: Addr::v4(header.dst),
         tos: header.tos,
+        ttl: header.ttl,
         segment,
         checksum,
     })

@@ -67,6 +67,7 @@ pub(super) fn receive_error<'a>(
         quoted_seq: quoted.seq,
         quoted: quoted.head,
         reporter: packet.header.src,
+        hops: packet.header.hop_limit,
     };
     let is_ours = network.is_ours(packet.arrival.link, quoted.source.addr);
     let error = error.believe(is_ours, usize::from(quoted.header.payload_len) + ipv6::HEADER_LEN)?;

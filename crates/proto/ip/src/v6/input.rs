@@ -48,7 +48,14 @@ pub(super) fn tcp<'a>(
     offload: ChecksumOffload,
 ) -> Result<Received<'a>, Reason> {
     let checksum = offload.judge(|| is_valid(header, Protocol::TCP, segment))?;
-    Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.traffic_class, segment, checksum })
+    Ok(Received::Tcp {
+        src: header.src,
+        dst: header.dst,
+        tos: header.traffic_class,
+        ttl: header.hop_limit,
+        segment,
+        checksum,
+    })
 }
 
 pub(super) fn udp<'a>(

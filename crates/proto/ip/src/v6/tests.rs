@@ -641,11 +641,13 @@ fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
     let error = |message: icmpv6::Message| {
         let mut text = [&[0; 8][..], &quoted].concat();
         icmpv6::emit(router(), us(), &message, &mut text);
-        packet(Protocol::ICMPV6, &text).with(|build| build.header.src = router()).frame()
+        let from = |build: &mut Build| (build.header.src, build.header.hop_limit) = (router(), 61);
+        packet(Protocol::ICMPV6, &text).with(from).frame()
     };
     let kind_of = |ip: &mut Ip, message| match receive(ip, at(3), &error(message)) {
-        Received::Error(NetworkError { kind, tuple, .. }, _) => {
+        Received::Error(NetworkError { kind, tuple, hops, .. }, _) => {
             assert_eq!((tuple.local, tuple.remote), (Endpoint::at(us(), 80), Endpoint::at(peer(), 40000)));
+            assert_eq!(hops, 61);
             kind
         }
         other => panic!("{other:?}"),

@@ -144,7 +144,12 @@ impl Connection {
 
     /// Learns round-trip times, reordering and the delivery rate from the delivery.
     fn learn(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
-        self.recovery.reordering.seen |= delivery.reordered && self.options.sack;
+        if delivery.reordered && self.options.sack {
+            self.recovery.reordering.seen = true;
+            // tcp_check_sack_reordering
+            let losses = &mut self.rare.get_or_insert_default().losses;
+            losses.reordered = losses.reordered.saturating_add(1);
+        }
         self.take_round_trip_sample(now, segment, delivery);
         let una = self.snd.una;
         let min_us = self.recovery.rtt.min_us;
@@ -191,6 +196,12 @@ impl Connection {
     fn undo_if_all_arrived_twice(&mut self, segment: &Segment, ack: i64) {
         let Some((from, to)) = self.twice(segment, ack) else { return };
         let (una, nxt) = (self.snd.una, self.snd.nxt);
+        // tcp_dsack_seen: what is larger than a segment was several. More than was sent is no report.
+        if to - from <= nxt.max(0) {
+            let segments = (to - from).unsigned_abs().div_ceil(u64::from(self.snd.mss.max(1)));
+            let losses = &mut self.rare.get_or_insert_default().losses;
+            losses.twice = losses.twice.saturating_add(u32::try_from(segments).unwrap_or(u32::MAX));
+        }
         if let Some(flight) = &mut self.recovery.flight {
             flight.widen_reordering(&mut self.recovery.reordering, una, nxt);
         }

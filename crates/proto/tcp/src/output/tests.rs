@@ -359,6 +359,8 @@ fn text_that_comes_a_little_late_is_waited_for() {
     t.takes(ack(1).sack(1001..3001));
     t.takes(ack(3001));
     assert!(t.conn.recovery.reordering.seen);
+    let info = t.conn.info(t.now);
+    assert_eq!((info.reordered, info.twice), (1, 0));
     t.write(6 * MSS);
     t.poll();
     t.advance(ms(100));
@@ -594,7 +596,9 @@ fn a_probe_that_repairs_a_loss_is_congestion_unless_the_text_arrived_twice() {
         t.write(MSS);
         t.expect([data(2001..3001)]);
         t.takes(ack(3001));
-        assert_eq!(t.conn.info(t.now).snd_ssthresh, threshold);
+        let info = t.conn.info(t.now);
+        assert_eq!((info.snd_ssthresh, info.twice), (threshold, twice.into()));
+        assert_eq!(info.reordered, 0);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::blame::reset_peer;
 use crate::connections::Connections;
 use crate::durability::Records;
 use crate::egress::Egress;
-use crate::entry::{Entry, Flags, Service, Stage};
+use crate::entry::{Entry, Flags, Service, Stage, text_tick};
 use crate::handshakes::Handshakes;
 use crate::passive::Opening;
 use crate::record::{connection, device, furnish, is_deferred, keep, orphan, state, summary};
@@ -256,6 +256,7 @@ impl<M: Memory> Judge<'_, M> {
         }
         let mut entry = Entry::new(connection, name, stage);
         furnish(&mut entry, record);
+        entry.text_at = text_tick(self.now);
         if patience > 0 && matches!(stage, Stage::Deferred { .. }) {
             entry.deadline = self.now + Duration::from_secs(patience.into());
         }

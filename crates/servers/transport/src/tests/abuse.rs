@@ -63,6 +63,7 @@ fn random_command(rng: &mut Rng) -> Command {
             reuse_port,
             defer_accept: 0,
             v6_only,
+            hops_min: [0; 2],
         },
         3 => Command::AcceptConnection { lease },
         4 => Command::StopAccepting { lease },

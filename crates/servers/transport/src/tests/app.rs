@@ -193,13 +193,13 @@ impl App {
 
     /// Asks for the port of a listener. [`App::complete`] takes the answer.
     pub(crate) fn begin_to_listen(&mut self, lease: u64, local: Endpoint, backlog: u32) -> Opening {
-        self.begin_to_listen_with(&[Name::ReuseAddr], lease, local, backlog)
+        self.begin_to_listen_with(&[(Name::ReuseAddr, 1)], lease, local, backlog)
     }
 
-    /// Asks for the port of a listener, some of whose options are on.
+    /// Asks for the port of a listener that has some options.
     pub(crate) fn begin_to_listen_with(
         &mut self,
-        options: &[Name],
+        options: &[(Name, u64)],
         lease: u64,
         local: Endpoint,
         backlog: u32,
@@ -207,7 +207,7 @@ impl App {
         let listener = self.socket(Protocol::Tcp, local);
         let pass = Pass { lease, uid: self.user.uid, protocol: Protocol::Tcp, port: local.port };
         let socket = self.client.socket_mut(listener).expect("a socket");
-        options.iter().for_each(|name| socket.options.set(*name, 1));
+        options.iter().for_each(|(name, value)| socket.options.set(*name, *value));
         socket.pass = Some((pass, 0));
         self.listeners.push(listener);
         Opening::listen_at(&mut self.client, listener, local, backlog as i32).expect("it is fresh")
@@ -221,13 +221,7 @@ impl App {
         local: Endpoint,
         backlog: u32,
     ) -> Opening {
-        let listener = self.socket(Protocol::Tcp, local);
-        let pass = Pass { lease, uid: self.user.uid, protocol: Protocol::Tcp, port: local.port };
-        let socket = self.client.socket_mut(listener).expect("a socket");
-        socket.options.set(Name::Device, device as u64);
-        socket.pass = Some((pass, 0));
-        self.listeners.push(listener);
-        Opening::listen_at(&mut self.client, listener, local, backlog as i32).expect("it is fresh")
+        self.begin_to_listen_with(&[(Name::Device, device as u64)], lease, local, backlog)
     }
 
     /// Lets the stacks answer until a listener listens.
@@ -286,7 +280,14 @@ impl App {
     }
 
     pub(crate) fn connect(&mut self, remote: Endpoint) -> Socket {
+        self.connect_with(&[], remote)
+    }
+
+    /// Connects a socket that has some options.
+    pub(crate) fn connect_with(&mut self, options: &[(Name, u64)], remote: Endpoint) -> Socket {
         let object = self.socket(Protocol::Tcp, remote);
+        let socket = self.client.socket_mut(object).expect("a socket");
+        options.iter().for_each(|(name, value)| socket.options.set(*name, *value));
         self.client.connect(object, remote).expect("there are slots");
         self.watched(object)
     }

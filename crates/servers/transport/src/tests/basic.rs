@@ -278,6 +278,23 @@ fn marks_and_lifetimes_are_on_every_packet() {
 }
 
 #[test]
+fn tcp_info_says_when_text_came() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    client.write(c, b"hello");
+    net.settle();
+    net.wait(Duration::from_millis(300));
+    // Neither the end nor an acknowledgement is text.
+    server.write(s, b"answer");
+    net.settle();
+    let [at_server, at_client] =
+        [server.info(&mut net, s), client.info(&mut net, c)].map(|info| info.last_data_recv);
+    assert!((295..400).contains(&at_server) && at_client < 50, "{at_server} {at_client}");
+    net.wait(Duration::from_millis(200));
+    let at_client = client.info(&mut net, c).last_data_recv;
+    assert!((195..300).contains(&at_client), "{at_client}");
+}
+
+#[test]
 fn an_idle_connection_owns_no_buffer_and_no_timer() {
     let (mut net, mut server, mut client, s, c) = connected();
     client.write(c, b"hello");

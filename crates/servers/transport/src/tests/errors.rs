@@ -46,6 +46,7 @@ impl Bench {
             quoted_seq: None,
             quoted: [0; 8],
             reporter: self.peer.addr,
+            hops: u8::MAX,
         };
         let now = self.net.now;
         self.net.stack(1).transport.handle_network_error(now, &error, &[]);

@@ -52,7 +52,16 @@ fn bind(lease: u64, protocol: Protocol, local: Endpoint, reuse: bool) -> Command
 }
 
 fn listen(lease: u64, local: Endpoint) -> Command {
-    Command::Listen { token: 2, lease, local, backlog: 5, reuse_port: false, defer_accept: 0, v6_only: false }
+    Command::Listen {
+        token: 2,
+        lease,
+        local,
+        backlog: 5,
+        reuse_port: false,
+        defer_accept: 0,
+        v6_only: false,
+        hops_min: [0; 2],
+    }
 }
 
 /// Returns the answer to a command.
@@ -489,6 +498,7 @@ fn a_successor_knows_whose_each_socket_is() {
         reuse_port: true,
         defer_accept: 0,
         v6_only: false,
+        hops_min: [0; 2],
     };
     first.raw().push(pass(3, 33, Protocol::Tcp, 0));
     assert_eq!(answer(&mut net, &mut first, shared(3)).0, Cause::None);

@@ -142,7 +142,16 @@ impl RawSession<'_> {
     /// Asks to listen under a lease.
     pub(crate) fn listen(&mut self, lease: u64, local: Endpoint, backlog: u32) {
         let (token, reuse_port, defer_accept, v6_only) = (lease as u32, false, 0, false);
-        self.push(Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only });
+        self.push(Command::Listen {
+            token,
+            lease,
+            local,
+            backlog,
+            reuse_port,
+            defer_accept,
+            v6_only,
+            hops_min: [0; 2],
+        });
     }
 
     pub(crate) fn kick(&mut self, socket: Socket) {

@@ -56,7 +56,7 @@ fn a_listener_at_any_address_takes_both_families() {
 #[test]
 fn a_listener_for_ipv6_alone_refuses_ipv4() {
     let (mut net, mut server, mut client) = two();
-    let opening = server.begin_to_listen_with(&[Name::ReuseAddr, Name::V6Only], 1, ANY_HTTP, 5);
+    let opening = server.begin_to_listen_with(&[(Name::ReuseAddr, 1), (Name::V6Only, 1)], 1, ANY_HTTP, 5);
     server.complete(&mut net, opening);
     server.accept_again(1);
     exchange(&mut net, &mut server, &mut client, http());

@@ -402,6 +402,7 @@ impl Process {
                 reuse_port,
                 v6_only,
                 defer_accept: input.byte().into(),
+                hops_min: [0, backlog as u8 % 3],
             },
             3 => Command::AcceptConnection { lease },
             4 => Command::StopAccepting { lease },

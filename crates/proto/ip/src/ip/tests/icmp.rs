@@ -108,6 +108,7 @@ fn fragmentation_needed_is_given_up_with_mtu_and_sequence_number() {
         quoted_seq: Some(SeqNum(12345)),
         quoted: [0, 80, 0x9c, 0x40, 0, 0, 0x30, 0x39],
         reporter: PEER.into(),
+        hops: 60,
     };
     assert!(matches!(receive(&mut ip, &frame), Received::Error(error, _) if error == expected));
 }

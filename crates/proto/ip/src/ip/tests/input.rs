@@ -11,6 +11,7 @@ fn a_segment_is_given_up_with_its_addresses() {
         src: PEER.into(),
         dst: US.into(),
         tos: 3,
+        ttl: 64,
         segment: &build.payload,
         checksum: ChecksumState::Verified,
     };
