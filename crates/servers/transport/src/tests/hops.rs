@@ -209,8 +209,7 @@ fn an_error_from_too_far_away_is_not_believed() {
         net.stack(1).round(now);
         let is_v4 = family.to.addr.is_v4();
         let at = 14 + if is_v4 { 20 } else { 40 };
-        let frames = net.stack(1).out.outside.drain(..);
-        let syn = frames.last().expect("it leaves");
+        let syn = net.stack(1).out.outside.drain(..).next_back().expect("it leaves");
         let seq = SeqNum(u32::from_be_bytes(*syn[at + 4..].first_chunk().expect("a SYN")));
         let (kind, code) = match is_v4 {
             true => (icmp::UNREACHABLE, code::PORT),
