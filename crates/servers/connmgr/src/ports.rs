@@ -375,8 +375,8 @@ pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
         // All raw sockets get what comes.
         return false;
     }
-    // The later one knew that others could share the port. Whether the earlier one has allowed that since, its
-    // authority alone knows.
+    // The later one knew that others could share the port. Whether the earlier one has allowed that since,
+    // its authority alone knows.
     let later = if b.granted > a.granted { b } else { a };
     let by_addr = later.reuse_addr && !(a.listening && b.listening);
     if a.protocol == Protocol::Icmp {

@@ -179,7 +179,8 @@ fn who_keeps_a_port_that_he_has_released_is_expelled_by_its_next_holder() {
     assert_eq!(first[0].slot(kept).receive_tail(), 0);
 }
 
-/// udp_lib_lport_inuse. ntpd sets SO_REUSEADDR on what it has bound, binds other sockets, and clears it again.
+/// udp_lib_lport_inuse. ntpd sets SO_REUSEADDR on what it has bound, binds other sockets, and clears it
+/// again.
 #[test]
 fn who_may_have_a_port_follows_so_reuseaddr_after_bind_and_a_successor_knows_it() {
     let mut net = replicas();
