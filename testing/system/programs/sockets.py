@@ -3450,7 +3450,7 @@ def passing_a_listener_to_another_process():
         client.sendall(b"%d" % number)
         print("recv:", receive_all(client))
     print("status:", other.wait(10))
-    attempt("connect", socket.create_connection, name)
+    refused_in_time(name)
 
 
 def receiver(receives):
@@ -3486,7 +3486,7 @@ def passing_what_is_bound():
         print("recv:", receive_all(socket.create_connection(name, timeout=10)))
         os.waitpid(child, 0)
     bound.close()
-    attempt("connect", socket.create_connection, name)
+    refused_in_time(name)
 
 
 @case
