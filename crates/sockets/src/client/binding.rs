@@ -360,24 +360,12 @@ impl<P: Platform> Client<P> {
         }
         let replica = (usize::from(local.port) % replicas + answered) % replicas;
         let socket = self.socket(object).ok_or(Errno::EBADF)?;
-        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
-        let defer_accept = socket.options.defer_accept_seconds();
         let show: Vec<Command> = if passes.is_empty() {
             socket.show(replica, replicas).into_iter().collect()
         } else {
             passes.to_vec()
         };
-        let hops_min = socket.options.hops_min();
-        let listen = |token| Command::Listen {
-            token,
-            lease,
-            local,
-            backlog,
-            reuse_port,
-            defer_accept,
-            v6_only,
-            hops_min,
-        };
+        let listen = socket.listen((lease, local), backlog);
         self.ask_one(replica, &show, listen).map(Some)
     }
 

@@ -7,12 +7,12 @@ use atoll_ipc::lease::Voucher;
 use atoll_ipc::{Cause, Command, Event, Ready};
 
 use super::Client;
+use super::notify::when;
 use super::object::{Kind, Place, Socket};
 use super::platform::Platform;
 use super::questions::Answer;
 use super::session::{NOBODY, News, Session};
 use crate::listener::Offer;
-use crate::options::Name;
 
 impl<P: Platform> Client<P> {
     /// Returns whether a replica has sent something, or may have.
@@ -125,7 +125,7 @@ impl<P: Platform> Client<P> {
                 datagrams.error_arrived();
             }
             // sock_def_readable: a datagram is an event for those that watch for POLLPRI, too.
-            also = if ready.contains(Ready::IN) { Ready::PRI } else { also };
+            also = when(ready.contains(Ready::IN), Ready::PRI);
         }
         if ready.contains(Ready::PRI) {
             self.notify_owner(object);
@@ -210,34 +210,18 @@ impl<P: Platform> Client<P> {
     fn register_again(&mut self, object: u32, replica: usize) {
         let (token, replicas) = (self.new_token(), self.replicas());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
-        let (lease, local, protocol, options) =
-            (socket.lease, socket.local, socket.protocol, &socket.options);
         let mut commands = Vec::new();
         let show = socket.show_again();
-        let [reuse_addr, reuse_port, v6_only] =
-            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| options.is_on(name));
         let mut listens = false;
-        if usize::from(local.port) % replicas == replica {
+        if usize::from(socket.local.port) % replicas == replica {
             commands.extend(show);
-            let device = options.device();
-            let bind =
-                Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
-            commands.push(bind);
+            commands.push(socket.bind_again(token));
         }
         if let Kind::Listening(listener) = &mut socket.kind {
             listener.accepting &= !(1 << replica);
-            let (backlog, defer_accept) = (listener.backlog, options.defer_accept_seconds());
+            let backlog = listener.backlog;
             commands.extend(show);
-            commands.push(Command::Listen {
-                token,
-                lease,
-                local,
-                backlog,
-                reuse_port,
-                defer_accept,
-                v6_only,
-                hops_min: options.hops_min(),
-            });
+            commands.push(socket.listen((socket.lease, socket.local), backlog)(token));
             listens = true;
         }
         commands.iter().for_each(|command| self.push(0, replica, command));

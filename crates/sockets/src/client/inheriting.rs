@@ -162,21 +162,13 @@ impl<P: Platform> Client<P> {
     /// `token`, and is answered.
     pub fn registration(&self, object: u32, replicas: usize, token: u32) -> Vec<(usize, Command)> {
         let Some(socket) = self.socket(object).filter(|socket| socket.lease != 0) else { return Vec::new() };
-        let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
-        let [reuse_addr, reuse_port, v6_only] =
-            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| socket.options.is_on(name));
-        let defer_accept = socket.options.defer_accept_seconds();
-        let authority = usize::from(local.port) % replicas.max(1);
-        let (device, hops_min) = (socket.options.device(), socket.options.hops_min());
-        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device };
-        let mut commands = Vec::from([(authority, bind)]);
+        let name = (socket.lease, socket.local);
+        let authority = usize::from(socket.local.port) % replicas.max(1);
+        let mut commands = Vec::from([(authority, socket.bind_again(token))]);
         let Kind::Listening(listener) = &socket.kind else { return commands };
-        let backlog = listener.backlog;
         for replica in (0..replicas).map(|i| (authority + i) % replicas) {
             commands.extend(socket.show(replica, replicas).map(|show| (replica, show)));
-            let listen =
-                Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only, hops_min };
-            commands.push((replica, listen));
+            commands.push((replica, socket.listen(name, listener.backlog)(token)));
         }
         commands
     }

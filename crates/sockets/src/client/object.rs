@@ -392,6 +392,36 @@ impl Socket {
         (lease != 0).then_some(Command::Show { lease, protocol, local, voucher })
     }
 
+    /// Returns the command that leases the port of the socket once more.
+    pub fn bind_again(&self, token: u32) -> Command {
+        let Socket { lease, protocol, local, .. } = *self;
+        let [reuse_addr, reuse_port, v6_only] =
+            [Name::ReuseAddr, Name::ReusePort, Name::V6Only].map(|name| self.options.is_on(name));
+        let device = self.options.device();
+        Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only, device }
+    }
+
+    /// Returns the command by which the socket listens at `local`, for which it has `lease`, to be answered
+    /// under the token that is passed to it.
+    pub fn listen(
+        &self,
+        (lease, local): (u64, Endpoint),
+        backlog: u32,
+    ) -> impl FnOnce(u32) -> Command + use<> {
+        let [reuse_port, v6_only] = [Name::ReusePort, Name::V6Only].map(|name| self.options.is_on(name));
+        let (defer_accept, hops_min) = (self.options.defer_accept_seconds(), self.options.hops_min());
+        move |token| Command::Listen {
+            token,
+            lease,
+            local,
+            backlog,
+            reuse_port,
+            defer_accept,
+            v6_only,
+            hops_min,
+        }
+    }
+
     /// Returns [`Socket::show`] for each of `replicas` replicas.
     pub fn show_all(&self, replicas: usize) -> Vec<Option<Command>> {
         (0..replicas).map(|replica| self.show(replica, replicas)).collect()
